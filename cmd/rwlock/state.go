@@ -144,8 +144,8 @@ func ownersTable(states []rwlock.State, show func(rwlock.Owner) string) *output.
 	return t
 }
 
-// briefly returns the owner without most of the UUID of its process.
-func briefly(o rwlock.Owner) string {
+// abbreviated returns the owner without most of the UUID of its process.
+func abbreviated(o rwlock.Owner) string {
 	process, handle, _ := strings.Cut(o.String(), ":")
 	return process[:8] + "…:" + handle
 }

@@ -67,7 +67,7 @@ func TestWatchShowsTheLocksUntilCtrlC(t *testing.T) {
 	require.NoError(t, err)
 	p.says("1 lock, 1 holder, 0 waiters")
 	p.says("\x1b[33mwrite\x1b[0m")
-	p.says(briefly(h.Owner())) // the terminal has no room for more
+	p.says(abbreviated(h.Owner())) // the terminal has no room for more
 	require.NoError(t, h.Unlock(t.Context()))
 	eventually(t, func() bool {
 		s := p.out.String()
@@ -93,7 +93,7 @@ func TestWatchFitsTheScreen(t *testing.T) {
 	require.Equal(t, 19, strings.Count(frame, "\n"))
 }
 
-// A line that is too long for the terminal ends with "…", after owners were written briefly.
+// A line that is too long for the terminal ends with "…", after owners were abbreviated.
 func TestWatchShowsThatALineIsCut(t *testing.T) {
 	t.Parallel()
 	_, rw := shared(t)
@@ -109,9 +109,9 @@ func TestWatchShowsThatALineIsCut(t *testing.T) {
 	whole := lines(0)[1]
 	require.True(t, strings.HasSuffix(whole, label+"  "+h.Owner().String()))
 	require.Equal(t, whole, lines(utf8.RuneCountInString(whole))[1])
-	brief := lines(utf8.RuneCountInString(whole) - 1)[1]
-	require.True(t, strings.HasSuffix(brief, label+"  "+briefly(h.Owner())))
-	length := utf8.RuneCountInString(brief)
+	short := lines(utf8.RuneCountInString(whole) - 1)[1]
+	require.True(t, strings.HasSuffix(short, label+"  "+abbreviated(h.Owner())))
+	length := utf8.RuneCountInString(short)
 	for width := 1; width < length; width++ {
 		for _, line := range lines(width) {
 			require.LessOrEqual(t, utf8.RuneCountInString(line), width)

@@ -129,7 +129,7 @@ func (a *app) showScreen(l sample) error {
 }
 
 // frame returns the lines that show one sample, and says if it is old. If the table is wider than width,
-// owners are written briefly. What is still too long ends with "…". A width of 0 is no limit.
+// owners are abbreviated. What is still too long ends with "…". A width of 0 is no limit.
 func (a *app) frame(l sample, color bool, width int) []string {
 	holders, waiters := 0, 0
 	for _, s := range l.states {
@@ -148,7 +148,7 @@ func (a *app) frame(l sample, color bool, width int) []string {
 	}
 	table := ownersTable(l.states, rwlock.Owner.String)
 	if table.Width = width; !table.Fits() {
-		table = ownersTable(l.states, briefly)
+		table = ownersTable(l.states, abbreviated)
 		table.Width = width
 	}
 	return append(lines, table.Lines(color)...)

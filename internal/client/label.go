@@ -22,8 +22,8 @@ const (
 	// labelPatience is how long to wait for the labels of others. They may be on a server that does not
 	// answer, although the lock's server does.
 	labelPatience = time.Second
-	// mostStrangers is how many other Clients are remembered.
-	mostStrangers = 1024
+	// mostOthers is how many other Clients are remembered.
+	mostOthers = 1024
 )
 
 // command returns a request that is not a script. The first argument is a key.
@@ -96,7 +96,7 @@ func (c *Client) unknown(now time.Time, instances []string) []string {
 		if s.label != "" || now.Before(s.asked.Add(labelRetry)) {
 			return true
 		}
-		if c.others == nil || len(c.others) >= mostStrangers {
+		if c.others == nil || len(c.others) >= mostOthers {
 			c.others = make(map[string]otherClient)
 		}
 		c.others[instance] = otherClient{asked: now}

@@ -44,7 +44,7 @@ func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 	case waits:
 		d.queued(now, e)
 	case holds:
-		d.answer(now, r, protocol.Reply{Token: e.name.token, Lent: e.name.lent})
+		d.answer(now, r, protocol.Reply{Token: e.name.token, Delegation: e.name.delegation})
 	}
 }
 
@@ -160,7 +160,7 @@ func (d *Layer) grant(now time.Time, e *entry) {
 	n.used, e.since = now, now
 	d.earn(n, 1)
 	e.rely(e.ask)
-	d.answer(now, e.ask, protocol.Reply{Token: n.token, Lent: n.lent})
+	d.answer(now, e.ask, protocol.Reply{Token: n.token, Delegation: n.delegation})
 }
 
 // queued tells the engine that an entry waits, or has tried in vain.
@@ -169,7 +169,7 @@ func (d *Layer) queued(now time.Time, e *entry) {
 	if holds != nil {
 		o.Claim = d.engine.ClaimOf(holds.ask)
 	}
-	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Lent: e.name.lent, Obstacle: o})
+	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Delegation: e.name.delegation, Obstacle: o})
 }
 
 // serve grants the lock to those whose turn it is.
@@ -219,7 +219,7 @@ func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 // reads.
 func (d *Layer) ends(now time.Time, e *entry, code int) {
 	if e.end.Script == lua.Convert {
-		d.answer(now, e.end, protocol.Reply{Code: code, Lent: e.name.lent})
+		d.answer(now, e.end, protocol.Reply{Code: code, Delegation: e.name.delegation})
 	} else {
 		d.answer(now, e.end, protocol.Reply{Code: code})
 	}
@@ -299,7 +299,7 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 		n.waits = append(n.waits, r) // the delegation's own renewal is in flight, or fails
 	default: // the hold lasts for its lease, or for as long as the delegation does
 		e.rely(r)
-		d.answer(now, r, protocol.Reply{Code: protocol.Done, Lent: n.lent})
+		d.answer(now, r, protocol.Reply{Code: protocol.Done, Delegation: n.delegation})
 	}
 }
 

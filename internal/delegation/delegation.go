@@ -136,20 +136,20 @@ type name struct {
 	leaving []*entry
 
 	// Of the delegation:
-	mode    protocol.Mode
-	claim   protocol.Claim
-	number  uint64
-	lent    protocol.Lent
-	until   time.Time // the local deadline
-	wanted  time.Time // until when a hold was to be extended; zero if none was
-	token   int64     // the last that a local writer was given, or that of the readers before the first
-	top     int64     // the last that there is for local writers
-	low     int64     // from this one on, more are asked for: the middle of those that the last renewal left
-	used    time.Time // when a call was last answered
-	doubted time.Time // it is not used until a renewal is answered that was sent since; zero if it is not
-	early   bool      // it was recalled before it was known to be granted
-	tells   bool      // the server is to know that the lock is held under it: a try waits
-	more    bool      // a step has left readers whose turn it is
+	mode       protocol.Mode
+	claim      protocol.Claim
+	number     uint64
+	delegation protocol.Delegation
+	until      time.Time // the local deadline
+	wanted     time.Time // until when a hold was to be extended; zero if none was
+	token      int64     // the last that a local writer was given, or that of the readers before the first
+	top        int64     // the last that there is for local writers
+	low        int64     // from this one on, more are asked for: the middle of those that the last renewal left
+	used       time.Time // when a call was last answered
+	doubted    time.Time // it is not used until a renewal is answered that was sent since; zero if it is not
+	early      bool      // it was recalled before it was known to be granted
+	tells      bool      // the server is to know that the lock is held under it: a try waits
+	more       bool      // a step has left readers whose turn it is
 
 	// Of the request in flight, or the next:
 	asked    time.Time // zero if there is none
@@ -307,7 +307,7 @@ func (d *Layer) Resume(now time.Time) {
 func (d *Layer) Slept(now time.Time, slept time.Duration) {
 	d.engine.Slept(now, slept)
 	for _, n := range d.delegated() {
-		n.lent.Sent = n.lent.Sent.Add(-slept)
+		n.delegation.Sent = n.delegation.Sent.Add(-slept)
 		switch n.state {
 		case Asked:
 			n.doubted = now

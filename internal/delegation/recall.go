@@ -91,7 +91,7 @@ func (d *Layer) lapse(now time.Time, n *name) {
 func (d *Layer) giveBack(now time.Time, n *name) {
 	n.state, n.waits, n.doubted = Returning, nil, time.Time{}
 	n.asked, n.failures = time.Time{}, 0
-	n.giveUp = now.Add(max(n.lent.Lease, d.lease.Duration, engine.EndTimeout))
+	n.giveUp = now.Add(max(n.delegation.Lease, d.lease.Duration, engine.EndTimeout))
 	d.sendReturn(now, n)
 }
 
@@ -136,7 +136,7 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 		}
 	}
 	d.event(n, engine.Event{Kind: engine.Returned, Took: took})
-	n.recalled, n.lent, n.until, n.wanted = time.Time{}, protocol.Lent{}, time.Time{}, time.Time{}
+	n.recalled, n.delegation, n.until, n.wanted = time.Time{}, protocol.Delegation{}, time.Time{}, time.Time{}
 	n.token, n.top, n.tells = 0, 0, false
 	d.forget(n)
 }

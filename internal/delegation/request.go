@@ -158,7 +158,7 @@ func (d *Layer) leave(n *name) {
 // extend notes until when a delegation lasts by a request that has succeeded.
 func (d *Layer) extend(n *name, r *engine.Request) {
 	if until := engine.Deadline(r.Sent, r.Lease.Duration); !until.Before(n.until) {
-		n.lent, n.until = protocol.Lent{Sent: r.Sent, Lease: r.Lease.Duration}, until
+		n.delegation, n.until = protocol.Delegation{Sent: r.Sent, Lease: r.Lease.Duration}, until
 	}
 }
 
@@ -266,7 +266,7 @@ func (d *Layer) renewAt(n *name) time.Time {
 	case n.failures > 0:
 		return n.retry
 	}
-	return n.lent.Sent.Add(d.lease.Duration / renewAfter)
+	return n.delegation.Sent.Add(d.lease.Duration / renewAfter)
 }
 
 // patience returns how long a request may stay without an answer.

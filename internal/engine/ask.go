@@ -148,7 +148,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		case reply.Refused, reply.Token > c.token:
 			e.lose(now, c, Gone)
 		case reply.Token == c.token: // any other answer is of before the grant
-			c.kept(now, r, reply.Lent)
+			c.kept(now, r, reply.Delegation)
 			e.schedule(now, c)
 		}
 	case Asking, Queued:
@@ -178,14 +178,14 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		case reply.Token != 0:
 			by := AtOnce
 			switch {
-			case reply.Lent.Lease > 0:
+			case reply.Delegation.Lease > 0:
 				by = ByDelegation
 			case c.state == Queued:
 				by = ByHeartbeat
 				e.overheard(c, reply, r)
 			}
 			c.unverified = by != ByDelegation && c.troubled(now)
-			c.kept(now, r, reply.Lent)
+			c.kept(now, r, reply.Delegation)
 			e.granted(now, c, reply.Token, by)
 		default:
 			e.queued(now, c, r, reply)
@@ -204,7 +204,7 @@ func (e *Engine) overheard(c *claim, reply protocol.Reply, r *Request) {
 
 // queued notes that the claim has to wait.
 func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	c.kept(now, r, reply.Lent)
+	c.kept(now, r, reply.Delegation)
 	switch i := protocol.InstanceOf(reply.Claim); {
 	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
 		e.releaseStale(now, c.lock, reply.Claim)
@@ -247,7 +247,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	h, t := c.caller, c.ownership
 	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
-	c.quickEnd = c.lent == 0
+	c.quickEnd = c.delegation == 0
 	e.step(c, Held)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.

@@ -252,7 +252,7 @@ type claim struct {
 	caller     *Hold          // whose call asks for it
 	lease      time.Duration  // that it asks for, or is renewed for
 	longest    time.Duration  // that the server may keep it for
-	lent       time.Duration  // the lease of the delegation that it is granted under; 0 for none
+	delegation time.Duration  // the lease of the delegation that it is granted under; 0 for none
 	layerData  any            // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease

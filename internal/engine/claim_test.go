@@ -1092,7 +1092,7 @@ func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 
 // What a release has the slot say is the time of the grant, so that it is kept for as long as late requests
 // may come.
-func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
+func TestReleaseTellsTheTimeOfARecentGrantOnly(t *testing.T) {
 	record := func(h *engine.Hold, d *driver) any {
 		_, _ = d.Release(d.now, h)
 		return d.sent(t).Record

@@ -45,8 +45,8 @@ func (h *Hold) likeness(now time.Time, of *Hold, m Mode) {
 // that reads. Until it has answered, they rely on the earlier of the two leases; to renew them means to ask
 // again.
 func (e *Engine) downgrade(now time.Time, c *claim) {
-	read := &claim{ownership: c.ownership, mode: protocol.Read, lease: c.lease, lent: c.lent, sent: now,
-		deadline: c.deadline}
+	read := &claim{ownership: c.ownership, mode: protocol.Read, lease: c.lease, delegation: c.delegation,
+		sent: now, deadline: c.deadline}
 	read.grant = grant{token: c.token, granted: c.granted, former: c, holds: c.holds, confirmed: c.confirmed,
 		extensions: c.extensions}
 	c.holds, c.extensions, c.next = nil, nil, read
@@ -59,7 +59,7 @@ func (e *Engine) downgrade(now time.Time, c *claim) {
 		h.claim = read
 	}
 	r := e.renew(now, read)
-	read.deadline = order.Earlier(read.deadline, r.until(protocol.Lent{}))
+	read.deadline = order.Earlier(read.deadline, r.until(protocol.Delegation{}))
 	e.schedule(now, read)
 }
 
@@ -133,8 +133,8 @@ func (e *Engine) upgraded(now time.Time, c *claim, r *Request, reply protocol.Re
 		return
 	}
 	switch {
-	case reply.Token > 0 && !now.Before(r.until(protocol.Lent{})): // the process was paused: it is asked again
-		e.schedule(now, from)
+	case reply.Token > 0 && !now.Before(r.until(protocol.Delegation{})):
+		e.schedule(now, from) // the process was paused: it is asked again
 	case reply.Token > 0:
 		e.rise(now, c, r, reply.Token)
 	case reply.Refused:
@@ -181,7 +181,7 @@ func (e *Engine) refuseUpgrade(now time.Time, up *Hold, err error) {
 func (e *Engine) rise(now time.Time, c *claim, r *Request, token int64) {
 	from, up := c.former, c.caller
 	granted := c.sent // no earlier than the first request was sent
-	c.kept(now, r, protocol.Lent{})
+	c.kept(now, r, protocol.Delegation{})
 	e.step(c, Held)
 	c.grant = grant{token: token, granted: granted, holds: from.holds, confirmed: from.confirmed,
 		extensions: from.extensions, counted: r.Count}

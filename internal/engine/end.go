@@ -175,7 +175,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 	}
 	r := e.request(c, ends)
 	r.Script, r.Channels = lua.Unlock, e.channels
-	if c.quickEnd && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
+	if c.quickEnd && c.longest <= protocol.ShortLease && now.Sub(c.granted) < quickEndFor && c.failures == 0 {
 		r.Record = protocol.Released(e.named(c), c.token)
 	}
 	r.Late = c.token == 0

@@ -56,7 +56,7 @@ const (
 	renewalResendAfter = 12
 	// A grant under a delegation asks for the delegation's new deadline this long before its own. By then the
 	// delegation has been renewed, if the server answers.
-	lentPart = 4
+	delegatedPart = 4
 
 	// Requests that are due within this part of their lease are sent along with those that are due now: few
 	// pipelines cost less than many small ones. If the part were larger, more requests would be sent than
@@ -83,8 +83,8 @@ const (
 	recountAfter = 100 * time.Millisecond
 	// slowReply is the delay after which a reply may come from a server that has been replaced.
 	slowReply = time.Second
-	// tokenFresh is how long after its grant a hold may be released without reading the server's clock.
-	tokenFresh = 45 * time.Second
+	// quickEndFor is how long after its grant a hold may be released without reading the server's clock.
+	quickEndFor = 45 * time.Second
 
 	mostTries = 10   // of a call, with a new claim each
 	mostSteps = 1000 // in a row that a server is believed when it says that there is more to do

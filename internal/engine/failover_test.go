@@ -103,7 +103,7 @@ func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 // A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is
 // verified by a renewal at once, that of a hold which is not renewed otherwise too. One that came as usual is
 // not. A grant by a message is verified likewise; a NoRenew hold always renews after one.
-func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
+func TestUnverifiedGrantIsVerifiedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(d *driver, r *engine.Request) *engine.Request{
 		"slow": func(d *driver, r *engine.Request) *engine.Request {

@@ -49,7 +49,7 @@ func (c *claim) lacks(now time.Time, h *Hold) bool {
 // the lock. If the number still differs after recountAfter, the claim is renewed to report it.
 func (e *Engine) recount(now time.Time, c *claim) {
 	switch {
-	case len(c.holds) == c.counted || c.lent > 0:
+	case len(c.holds) == c.counted || c.delegation > 0:
 		c.recountAt = time.Time{}
 	case c.recountAt.IsZero():
 		c.recountAt = now.Add(recountAfter)
@@ -108,7 +108,7 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 	if c.former != nil {
 		r.Script, r.Channels, r.Former = lua.Convert, e.channels, e.named(c.former).ID
 	}
-	if c.longest = max(c.longest, lease); c.lent == 0 {
+	if c.longest = max(c.longest, lease); c.delegation == 0 {
 		c.quickEnd = c.quickEnd && r.Count == 1
 		c.counted, c.recountAt = r.Count, time.Time{}
 	}
@@ -136,7 +136,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	case err != nil:
 		c.fail(now, c.lease)
 		c.err = err
-		if !c.quickEnd && c.lent == 0 {
+		if !c.quickEnd && c.delegation == 0 {
 			c.counted, c.recountAt = 0, c.retry // the server may not know how many holds there are
 		}
 		if i >= 0 {
@@ -159,7 +159,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		due := c.sent.Add(c.period(r.Lease.Duration))
 		e.renewalTook = now.Sub(r.Sent)
 		asked := c.asked
-		c.kept(now, r, reply.Lent)
+		c.kept(now, r, reply.Delegation)
 		c.unverified = false
 		for _, h := range c.holds {
 			if h.awaitsRenewal {

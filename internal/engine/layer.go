@@ -73,7 +73,7 @@ func (r *Request) LayerData() *any {
 // request was answered from memory.
 func (e *Engine) Again(now time.Time, r *Request) {
 	if c := r.claim; c.state == Queued {
-		c.sent, c.deadline, c.lent = now, time.Time{}, 0
+		c.sent, c.deadline, c.delegation = now, time.Time{}, 0
 		e.sendAsk(now, c)
 		e.schedule(now, c)
 	}

@@ -251,8 +251,8 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 		return c.retry
 	case waited, c.unverified:
 		return now
-	case c.lent > 0:
-		return c.deadline.Add(-min(c.lent, longest) / lentPart)
+	case c.delegation > 0:
+		return c.deadline.Add(-min(c.delegation, longest) / delegatedPart)
 	}
 	return order.Earlier(c.sent.Add(c.period(longest)), c.recountAt)
 }
@@ -287,23 +287,23 @@ func (c *claim) period(lease time.Duration) time.Duration {
 
 // kept records that the server keeps the claim for a request's lease, which begins no earlier than the
 // request was sent.
-func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
+func (c *claim) kept(now time.Time, r *Request, delegation protocol.Delegation) {
 	c.attempt = attempt{}
 	c.err = nil
 	if c.wanted != nil {
 		c.wanted.answered = now
 	}
 	c.sent = order.Later(c.sent, r.Sent)
-	c.deadline = order.Later(c.deadline, r.until(lent))
-	c.lent = lent.Lease
+	c.deadline = order.Later(c.deadline, r.until(delegation))
+	c.delegation = delegation.Lease
 }
 
 // until returns when the lease of a request ends, by the client's clock. Under a delegation, that is no later
 // than the delegation's end.
-func (r *Request) until(lent protocol.Lent) time.Time {
+func (r *Request) until(delegation protocol.Delegation) time.Time {
 	until := Deadline(r.Sent, r.Lease.Duration)
-	if lent.Lease > 0 {
-		until = order.Earlier(until, Deadline(lent.Sent, lent.Lease))
+	if delegation.Lease > 0 {
+		until = order.Earlier(until, Deadline(delegation.Sent, delegation.Lease))
 	}
 	return until
 }

@@ -8,20 +8,20 @@ import (
 
 // A View is what a claim that has not ended has come to, for code that watches an engine from outside.
 type View struct {
-	Name     string
-	Number   uint64
-	Wire     protocol.Claim // zero until something of it is sent
-	Owner    Owner
-	Mode     Mode
-	State    State
-	Token    int64     // 0 if it was never granted the lock
-	Deadline time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
-	Caller   *Hold     // whose call asks for it, while it waits
-	Holds    []*Hold
-	Former   uint64 // the number of the one that it is converted from, unanswered; or 0
-	Next     uint64 // the number of the one that it is converted to, unanswered; or 0
-	Counted  int    // how many holds there were when the server was last told
-	Lent     bool   // it was granted under a delegation
+	Name      string
+	Number    uint64
+	Wire      protocol.Claim // zero until something of it is sent
+	Owner     Owner
+	Mode      Mode
+	State     State
+	Token     int64     // 0 if it was never granted the lock
+	Deadline  time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
+	Caller    *Hold     // whose call asks for it, while it waits
+	Holds     []*Hold
+	Former    uint64 // the number of the one that it is converted from, unanswered; or 0
+	Next      uint64 // the number of the one that it is converted to, unanswered; or 0
+	Counted   int    // how many holds there were when the server was last told
+	Delegated bool   // it was granted under a delegation
 }
 
 // Views returns all claims that have not ended.
@@ -40,7 +40,7 @@ func (e *Engine) Views() (list []View) {
 func (c *claim) view() View {
 	v := View{Name: c.lock.name, Number: c.number, Wire: c.wire, Owner: c.ownership.owner, Token: c.token,
 		State: c.state, Mode: c.mode, Deadline: c.deadline, Caller: c.caller, Holds: c.holds,
-		Counted: c.counted, Lent: c.lent > 0}
+		Counted: c.counted, Delegated: c.delegation > 0}
 	if c.former != nil {
 		v.Former = c.former.number
 	}

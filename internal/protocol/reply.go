@@ -27,10 +27,10 @@ type Reply struct {
 	Top int64
 	// Recalled, of Delegate, says that others wait for the delegation's end.
 	Recalled bool
-	// Lent is not zero if the reply comes from the process's own memory: what it grants, or confirms, lasts
-	// no longer than the delegation.
-	Lent  Lent
-	State *State // of Inspect
+	// Delegation is not zero if the reply comes from the process's own memory: what it grants, or confirms,
+	// lasts no longer than the delegation.
+	Delegation Delegation
+	State      *State // of Inspect
 	// Unmarked says that the server's mark differs from the one in the request, so the server has not voted.
 	Unmarked bool
 	// Of Lock that were not granted the lock: what is in the way.
@@ -53,8 +53,8 @@ type Reply struct {
 	PublishError string
 }
 
-// Lent is until when a delegation lasts, by its last renewal.
-type Lent struct {
+// A Delegation is until when a delegation lasts, by its last renewal.
+type Delegation struct {
 	Sent  time.Time // the request
 	Lease time.Duration
 }

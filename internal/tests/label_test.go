@@ -659,9 +659,9 @@ func (w *world) wrongType(suffix string, needy bool) {
 	untouched("inspect")
 }
 
-// Two RWLocks are strangers though one Owner uses both: they exclude each other, and neither's Unlock touches
-// the other's hold.
-func TestTwoRWLocksAreStrangers(t *testing.T) {
+// Two RWLocks do not know each other though one Owner uses both: they exclude each other, and neither's
+// Unlock touches the other's hold.
+func TestTwoRWLocksShareNoOwner(t *testing.T) {
 	everywhere(t, func(w *world) {
 		a, b, ctx := w.newLock(), w.newLock(), newOwner()
 		h := take(w, ctx, a, write, "n")

@@ -23,8 +23,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// The test binary is its own child: with this lease in the environment it is a stranger, and runs no test.
-const strangerEnv = "RWLOCK_TEST_STRANGER"
+// The test binary is its own child: with this lease in the environment it is another process, and runs no
+// test.
+const processEnv = "RWLOCK_TEST_PROCESS"
 
 // A child is a process of its own, which says what it does line by line, and does what the lines say that it
 // is sent.
@@ -35,11 +36,11 @@ type child struct {
 	lines chan string
 }
 
-// stranger starts another process that locks and unlocks as it is told. It is killed when the test ends.
-func (w *world) stranger(lease time.Duration) *child {
+// otherProcess starts another process that locks and unlocks as it is told. It is killed when the test ends.
+func (w *world) otherProcess(lease time.Duration) *child {
 	w.Helper()
 	c := &child{t: w.T, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100)}
-	c.cmd.Env = append(os.Environ(), strangerEnv+"="+lease.String(), "ADDR="+w.dial().Options().Addr,
+	c.cmd.Env = append(os.Environ(), processEnv+"="+lease.String(), "ADDR="+w.dial().Options().Addr,
 		"PREFIX="+w.prefix)
 	in, err := c.cmd.StdinPipe() // at whose end a child ends, should this process die
 	require.NoError(w, err)
@@ -91,9 +92,9 @@ func (c *child) expect(word string) string {
 	}
 }
 
-// playStranger is a process that locks and unlocks the names that it is told, and says when it loses one.
-func playStranger() {
-	lease, err := time.ParseDuration(os.Getenv(strangerEnv))
+// playProcess is a process that locks and unlocks the names that it is told, and says when it loses one.
+func playProcess() {
+	lease, err := time.ParseDuration(os.Getenv(processEnv))
 	if err != nil {
 		panic(err)
 	}
@@ -128,15 +129,15 @@ func playStranger() {
 // holder starts a process that takes lock "a", or waits for it.
 func (w *world) holder(mode rwlock.Mode) *child {
 	w.Helper()
-	c := w.stranger(w.lease)
+	c := w.otherProcess(w.lease)
 	c.asks(mode, "a")
 	return c
 }
 
-// asks has the stranger take a lock.
+// asks has the process take a lock.
 func (c *child) asks(mode rwlock.Mode, name string) { c.send(mode.String() + " " + name) }
 
-// held waits until the stranger has a lock, and returns the token.
+// held waits until the process has a lock, and returns the token.
 func (c *child) held(name string) int64 {
 	c.t.Helper()
 	token, err := strconv.ParseInt(c.expect("held "+name), 10, 64)
@@ -144,7 +145,7 @@ func (c *child) held(name string) int64 {
 	return token
 }
 
-// unlock has the stranger release a lock.
+// unlock has the process release a lock.
 func (c *child) unlock(name string) {
 	c.t.Helper()
 	c.send("unlock " + name)

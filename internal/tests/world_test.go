@@ -33,8 +33,8 @@ import (
 
 // The tests of this package leave no goroutine behind.
 func TestMain(m *testing.M) {
-	if os.Getenv(strangerEnv) != "" {
-		playStranger()
+	if os.Getenv(processEnv) != "" {
+		playProcess()
 		return
 	}
 	logging.Disable()                              // go-redis reports each connection that a test breaks

@@ -95,11 +95,11 @@ func (m *memory) check(p *client, granted uint32, at time.Time) (err error) {
 		m.Dropped, m.At = 0, time.Time{}
 	}
 	p.relied(at, func(l *call, v engine.View) {
-		if v.Lent && d.Number == m.Dropped && !l.Dropped {
+		if v.Delegated && d.Number == m.Dropped && !l.Dropped {
 			l.Dropped, l.Drops, l.DropsAt = true, 1, m.At
 		}
 		switch {
-		case !v.Lent:
+		case !v.Delegated:
 		case d.State != delegation.Live && d.State != delegation.Recalled:
 			err = errors.New("a delegation is returned while a hold is left under it")
 		case l.Hold.Deadline().After(d.Until):
@@ -141,7 +141,7 @@ func (e *parliament) kept(w *world) (err error) {
 			continue
 		}
 		n.p.relied(w.at, func(l *call, v engine.View) {
-			if v.Lent {
+			if v.Delegated {
 				v.Number, v.Former = m.delegation().Number, 0
 			}
 			if !l.Dropped && !slices.ContainsFunc(e.holders(w.stores[0], w.at), func(h protocol.Holder) bool {

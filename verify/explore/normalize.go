@@ -174,8 +174,8 @@ func coarsen(e *engine.Engine, now time.Time) {
 
 // These are as in the engine. TestNormalizingIsSound fails if they are less than there.
 const (
-	renewAfter = 3
-	tokenFresh = 45 * time.Second
+	renewAfter  = 3
+	quickEndFor = 45 * time.Second
 )
 
 // normalize removes differences that do not affect what the engine does from now on. Durations in events and
@@ -293,8 +293,8 @@ func (p *process) normalizeClaim(at unsafe.Pointer, c claimFields, e engineField
 		most = 6
 	}
 	*c.failures = min(*c.failures, most)
-	if p.Now.Sub(*c.granted) >= tokenFresh && !c.granted.IsZero() {
-		*c.granted = p.Now.Add(-tokenFresh)
+	if p.Now.Sub(*c.granted) >= quickEndFor && !c.granted.IsZero() {
+		*c.granted = p.Now.Add(-quickEndFor)
 	}
 	if *c.state >= engine.Held {
 		*c.caller, *c.wanted = nil, nil

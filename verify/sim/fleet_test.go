@@ -67,7 +67,7 @@ func simulateFleet(p plan, seed uint64) *fleet {
 	}
 	f.run(p.masters, f.live)
 	for _, n := range f.nodes {
-		if !n.killed && !n.below.Idle() {
+		if !n.killed && !n.base.Idle() {
 			f.violation("close: %s has something left to do", n.engine.Channel())
 		}
 	}

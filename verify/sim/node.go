@@ -24,7 +24,7 @@ type node struct {
 	w         *world
 	engine    *engine.Engine
 	delegates *delegation.Layer // below it, or nil
-	below     below
+	base      base
 	wires     []*wire // to each server
 	listens   []*wire // that subscriptions are on: to each server that votes, or to one
 	retries   int     // of its client, which sends again what has failed
@@ -45,8 +45,8 @@ type node struct {
 	holds   []*grip
 }
 
-// A below is what is below the layers of a node: a quorum, or a server. i is the index of a server.
-type below interface {
+// A base is what is below the layers of a node: a quorum, or a server. i is the index of a server.
+type base interface {
 	Flush(now time.Time, to *quorum.Effects)
 	Subscribed(now time.Time, i int)
 	Unsubscribed(now time.Time, i int, err error)
@@ -104,16 +104,16 @@ func (w *world) newNode(seed uint64, c Climate) *node {
 	}
 	instance := fmt.Sprintf("instance%04d", len(w.nodes))
 	n.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true})
-	n.below = single{n.engine, w}
+	n.base = single{n.engine, w}
 	switch {
 	case c.Delegates:
 		n.delegates = delegation.New(delegation.Config{
 			Instance: instance, Owner: protocol.Owner{Process: n.process},
 			Lease: delegationLease(rng, w.lease), Hold: w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
-		n.below = single{n.delegates, w}
+		n.base = single{n.delegates, w}
 	case c.Votes:
-		n.below = quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix, Instance: instance}, n.engine)
+		n.base = quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix, Instance: instance}, n.engine)
 		n.mend()
 	}
 	w.nodes[n.engine.Channel()] = n
@@ -135,7 +135,7 @@ func (n *node) clock() time.Time { return fast(n.at, n.ppm) }
 func (n *node) do(fn func(now time.Time)) {
 	fn(n.clock())
 	var fx quorum.Effects
-	n.below.Flush(n.clock(), &fx)
+	n.base.Flush(n.clock(), &fx)
 	for _, r := range fx.Requests {
 		n.wires[r.Server].send(&r.Request, n.retries)
 	}
@@ -188,7 +188,7 @@ func (n *node) arrive(fn func()) { n.pass(func() { n.later(fn) }) }
 
 // arm sets the timer, which fires a little late.
 func (n *node) arm() {
-	at, ok := n.below.Next()
+	at, ok := n.base.Next()
 	if !ok || n.stopped || !n.armed.IsZero() && !at.Before(n.armed) {
 		return
 	}
@@ -205,7 +205,7 @@ func (n *node) arm() {
 func (n *node) tick() {
 	n.armed = time.Time{}
 	if !n.stopped {
-		n.do(n.below.Tick)
+		n.do(n.base.Tick)
 	}
 }
 
@@ -375,12 +375,12 @@ func (n *node) close() (err error) {
 			n.delegates.Close(now)
 		}
 	})
-	for end := n.at.Add(engine.EndTimeout); !n.below.Idle() && n.at.Before(end); {
+	for end := n.at.Add(engine.EndTimeout); !n.base.Idle() && n.at.Before(end); {
 		n.sleep(100 * time.Microsecond)
 	}
 	n.stopped = true
 	n.each((*wire).unsubscribe)
-	if !n.below.Idle() {
+	if !n.base.Idle() {
 		holds, places, cause := n.engine.Unreleased()
 		err = fmt.Errorf("%d holds and %d places in queues end with their leases: %v", holds, places, cause)
 	}
@@ -416,7 +416,7 @@ func (n *node) resume() {
 
 // learn has a node learn, a moment later, that another server answers.
 func (n *node) learn() {
-	n.after(upTo(n.rng, 50*maxLatency), func() { n.arrive(func() { n.do(n.below.(single).Resume) }) })
+	n.after(upTo(n.rng, 50*maxLatency), func() { n.arrive(func() { n.do(n.base.(single).Resume) }) })
 }
 
 func (n *node) freeze() { n.frozen = !n.killed }
@@ -464,7 +464,7 @@ func (n *node) die() {
 
 // settled reports whether the engine has forgotten everything that is over.
 func (n *node) settled() error {
-	if n.killed || !n.below.Idle() || slices.ContainsFunc(n.holds, func(g *grip) bool { return !g.released }) {
+	if n.killed || !n.base.Idle() || slices.ContainsFunc(n.holds, func(g *grip) bool { return !g.released }) {
 		return nil // a worker does not release what it holds if it finds its process dead
 	}
 	if names := n.engine.InUse(); names > 0 {

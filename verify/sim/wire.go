@@ -178,7 +178,7 @@ func (s *subscription) register() {
 		s.registered = true
 		s.deliver(0, func() {
 			s.wait = firstWait
-			n.do(func(now time.Time) { n.below.Subscribed(now, s.server.index) })
+			n.do(func(now time.Time) { n.base.Subscribed(now, s.server.index) })
 		})
 	}
 }
@@ -202,7 +202,7 @@ func (w *wire) publish(message string, after time.Duration) {
 	if s == nil || !s.registered || w.downLost {
 		return
 	}
-	hear := func() { n.do(func(now time.Time) { n.below.Heard(now, w.server.index, message) }) }
+	hear := func() { n.do(func(now time.Time) { n.base.Heard(now, w.server.index, message) }) }
 	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
 	case 2:
 		s.deliver(after, hear)
@@ -222,7 +222,7 @@ func (s *subscription) lose(err error) {
 	w, n := s.wire, s.n
 	w.sub = nil
 	n.later(func() {
-		n.do(func(now time.Time) { n.below.Unsubscribed(now, w.server.index, err) })
+		n.do(func(now time.Time) { n.base.Unsubscribed(now, w.server.index, err) })
 		n.after(w.wait, func() { n.later(w.subscribe) })
 		w.wait = min(2*w.wait, lastWait)
 	})
