@@ -143,11 +143,11 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 			survey.Generation = g
 		}
 	}
-	fresh := q.newGeneration()
+	known := q.knownIDs()
 	if members[survey.Generation] >= q.majority {
 		q.generation = survey.Generation
-		if q.generation == fresh {
-			q.start(now, fresh) // its name is a hash of these ids, so none of them has lost its data since
+		if q.generation == generationOf(known) {
+			q.start(now, known) // its name is a hash of these ids, so none of them has lost its data since
 		}
 		q.updateMarks(now, survey)
 		q.tell(now, survey)
@@ -160,10 +160,15 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	missing := count(q.servers, func(s *server) bool {
 		return !s.known && waited < q.startPatience() && (!s.failing || s.asking || waited < pause)
 	})
+	founders := known
+	lost := func(id string) bool { return !slices.Contains(known, id) }
+	if len(q.founders) > 0 && !slices.ContainsFunc(q.founders, lost) {
+		founders = q.founders // a second generation could leave each with too few servers
+	}
 	switch {
 	case answered < q.majority || missing > 0:
-	case !voted && (len(members) == 0 || len(members) == 1 && members[fresh] > 0):
-		q.start(now, fresh)
+	case !voted && (len(members) == 0 || len(members) == 1 && members[generationOf(founders)] > 0):
+		q.start(now, founders)
 	case waited < q.patience: // other clients may be starting the servers
 		for _, s := range q.servers {
 			if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
@@ -177,41 +182,47 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 			survey.Generation = n.Generation
 			survey.Longest, survey.Top = max(survey.Longest, n.Longest), max(survey.Top, n.Top)
 		}
-		q.generation = cmp.Or(survey.Generation, fresh)
+		q.generation = cmp.Or(survey.Generation, generationOf(known))
 		q.updateMarks(now, survey)
 		q.generation = ""
 	}
 }
 
-// newGeneration returns the name of a generation that begins with the known servers. It is a hash of their
-// ids. So all clients that know the same servers use the same name, and the name changes after one of the
-// servers has lost its data.
-func (q *Quorum) newGeneration() string {
-	var ids []string
+// knownIDs returns the ids of the known servers, in order.
+func (q *Quorum) knownIDs() (ids []string) {
 	for _, s := range q.servers {
 		if s.known {
 			ids = append(ids, s.mark.ID)
 		}
 	}
 	slices.Sort(ids)
+	return ids
+}
+
+// generationOf returns the name of a generation that begins with some servers. It is a hash of their ids. So
+// all clients that know the same servers use the same name, and the name changes after one of the servers has
+// lost its data.
+func generationOf(ids []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(ids, " ")))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// start begins a generation on the servers that have none. If this client does not know all servers, it
-// starts one after the other, in the order of their ids. So if three clients each miss a different server,
-// one of them gets a majority.
-func (q *Quorum) start(now time.Time, generation string) {
-	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
+// start begins the generation of some servers on those of them that have none. If this client does not know
+// all servers, it starts one after the other, in the order of their ids. So if three clients each miss a
+// different server, one of them gets a majority.
+func (q *Quorum) start(now time.Time, founders []string) {
+	q.founders = founders
 	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
 		switch {
-		case !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry):
+		case !s.known || !slices.Contains(founders, s.mark.ID):
+			continue
+		case s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry):
 			continue
 		case !s.asking:
-			q.askMark(now, s, "start", s.lease, s.mark.ID, generation)
+			q.askMark(now, s, "start", s.lease, s.mark.ID, generationOf(founders))
 		}
-		if partly {
+		if len(founders) < len(q.servers) {
 			return
 		}
 	}

@@ -424,3 +424,27 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	require.Equal(t, 1, asked.did["tell"].times)
 	require.Equal(t, []any{"tell", "0", idOf(2), "3", "g", "60000", "7"}, asked.did["tell"].args)
 }
+
+// A server may be heard first after a client has begun to start the others without it. The client goes on
+// with that: if it began another generation, some servers would be in one and some in the other, and all
+// would rest.
+func TestStartOfAMajorityIsFinishedThoughTheThirdServerAnswers(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	r.answers = func(q *Request) any {
+		if q.Server == 0 || q.VoteArgs.Args[0] == "start" {
+			return nil
+		}
+		return r.serve(q)
+	}
+	r.answer()
+	r.pass(shortestStart)
+	require.Equal(t, 1, r.sends(1, lua.Mark)+r.sends(2, lua.Mark), "one of them is started first")
+	r.answers = nil
+	r.serves(0, lua.Mark)
+	r.answers = r.serve
+	r.answer()
+	r.pass(4 * pause)
+	require.Equal(t, engine.Live, h.State())
+	require.Zero(t, r.servers[1].did["rest"].times+r.servers[2].did["rest"].times)
+}

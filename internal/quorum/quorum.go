@@ -40,9 +40,9 @@ const (
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
-	// recordFresh is how long after the first request for it a vote may be given back by a script that does
+	// quickEndFor is how long after the first request for it a vote may be given back by a script that does
 	// not read the server's clock.
-	recordFresh = 45 * time.Second
+	quickEndFor = 45 * time.Second
 	// mostFlying is the largest number of requests in flight to one server that someone waits for. It is small
 	// enough that a server with a thousand answers a second does not count as slow.
 	mostFlying = 256
@@ -73,7 +73,8 @@ type Quorum struct {
 	majority int
 
 	servers    []*server
-	generation string // of the servers that vote; "" while no majority is known to share one
+	generation string   // of the servers that vote; "" while no majority is known to share one
+	founders   []string // the ids of the servers that this client has last begun to start together
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	resumed  time.Time // when the process was last seen to have stood still

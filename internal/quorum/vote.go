@@ -239,7 +239,7 @@ func (v *vote) giveBack(now time.Time) {
 	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
 	if v.state == cast && v.local != 0 && !v.counted && b.longest <= protocol.ShortLease &&
-		now.Sub(v.first) < recordFresh {
+		now.Sub(v.first) < quickEndFor {
 		r.Record = protocol.Released(v.wire, v.local)
 	}
 	v.server.ending++
