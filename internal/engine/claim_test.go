@@ -1075,7 +1075,7 @@ func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 	_, _ = d.Release(d.now, h)
 	release := d.sent(t)
 	for range 20 {
-		d.now = d.now.Add(lease)
+		d.now, _ = d.Next()
 		d.Tick(d.now)
 		d.flush()
 	}

@@ -158,7 +158,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 	switch c.state {
 	case Asking, Queued:
 		if _, end := c.askAt(); !end.IsZero() && !now.Before(end) {
-			if now.Sub(e.timeline.Due(c)) < max(c.lease/resendAfter, firstRetry) {
+			if !e.stoodStill(now, c) {
 				why := unanswered(c.err)
 				if c.caller.Try && c.state == Queued {
 					why = ErrLocked // the delegations in its way were not returned
@@ -166,7 +166,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 				e.withdraw(now, c, why)
 				return
 			}
-			c.wanted.resumed = now // the process stood still: the answer may be there already
+			c.wanted.resumed = now // the answer may be there already
 		}
 		if at, _ := c.askAt(); !at.After(batchUntil) {
 			if !c.asked.IsZero() {
@@ -188,6 +188,8 @@ func (e *Engine) due(now time.Time, c *claim) {
 		case c.hands:
 			e.takeBack(now, c, unanswered(c.err))
 			return
+		case e.stoodStill(now, c):
+			c.giveUp = now.Add(EndTimeout) // its request may not even have been sent
 		default:
 			e.abandon(c)
 			return
@@ -200,6 +202,11 @@ func (e *Engine) due(now time.Time, c *claim) {
 		}
 	}
 	e.schedule(now, c)
+}
+
+// stoodStill reports whether what is due for a claim is so late that the process must have stood still.
+func (e *Engine) stoodStill(now time.Time, c *claim) bool {
+	return now.Sub(e.timeline.Due(c)) >= max(c.lease/resendAfter, firstRetry)
 }
 
 // askAt returns when the claim asks next: to retry, or, if it waits, for its turn or with its heartbeat. It
