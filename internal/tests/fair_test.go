@@ -144,7 +144,17 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 	for i := range 20 {
 		time.Sleep(time.Duration(i) * time.Millisecond)
 		before := grants.Load()
-		h, err := acquire(newOwner(), rws[0], one, "n")
+		c := w.launch(newOwner(), rws[0], one, "n")
+		if !w.fake { // a busy machine may take long to send the request: until it waits, nobody overtakes it
+			eventually(w, func() bool {
+				waits := slices.ContainsFunc(rws[0].Snapshot().Waits, func(wait rwlock.LocalWait) bool {
+					return wait.Mode == one && wait.Blocked != nil
+				})
+				before = grants.Load()
+				return waits || c.returned()
+			}, "it waits")
+		}
+		h, err := c.wait()
 		overtook := grants.Load() - before
 		if err == nil {
 			err = h.Unlock(context.Background())
