@@ -2,6 +2,7 @@ package otelrwlock_test
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -156,7 +157,8 @@ func TestStatusOfCalls(t *testing.T) {
 func TestSpansEndWhenTheRWLockIsClosed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		rw := w.newLock()
-		w.lock(ctx, rw, "a")
+		h := w.lock(ctx, rw, "a")
+		defer runtime.KeepAlive(h)
 		var calls sync.WaitGroup
 		calls.Go(func() {
 			_, err := rw.RLock(ctx, "a")

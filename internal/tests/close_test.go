@@ -455,14 +455,14 @@ func TestCloseIsBoundedInEveryState(t *testing.T) {
 			return calls
 		}},
 		"held": {holds, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
-			h := take(w, newOwner(), rw, write, "n")
-			take(w, h.Context(), rw, write, "n")
-			take(w, newOwner(), rw, read, "r")
+			h := w.keep(newOwner(), rw, write, "n")
+			w.keep(h.Context(), rw, write, "n")
+			w.keep(newOwner(), rw, read, "r")
 			begin()
 			return calls
 		}},
 		"waiting": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
-			take(w, newOwner(), w.newLock(), write, "n")
+			w.keep(newOwner(), w.newLock(), write, "n")
 			calls.locks = []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")}
 			begin()
 			return calls
@@ -496,8 +496,8 @@ func TestCloseIsBoundedInEveryState(t *testing.T) {
 		}},
 		"renewals in flight": {holds, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			w.haveWaited(rw)
-			take(w, newOwner(), rw, write, "n")
-			take(w, newOwner(), rw, read, "r")
+			w.keep(newOwner(), rw, write, "n")
+			w.keep(newOwner(), rw, read, "r")
 			begin()
 			time.Sleep(w.lease * 2 / 5)
 			return calls

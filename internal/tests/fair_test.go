@@ -261,7 +261,7 @@ func TestReadersGoFirstAfterAWriterDied(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
 		mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
-		take(w, newOwner(), mortal, write, "n")
+		w.keep(newOwner(), mortal, write, "n")
 		writer := w.enqueue(newOwner(), rw, write, "n")
 		readers := []*call{w.enqueue(newOwner(), rw, read, "n"), w.enqueue(newOwner(), rw, read, "n")}
 		wire.cut()
@@ -288,7 +288,7 @@ func TestTryDoesNotOvertake(t *testing.T) {
 			name := fmt.Sprint(m)
 			queue := protocol.KeysOf(w.prefix, name).Queue
 			mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
-			take(w, newOwner(), mortal, m[0], name)
+			w.keep(newOwner(), mortal, m[0], name)
 			waiter := w.enqueue(newOwner(), rw, m[1], name)
 			require.Contains(w, w.keys(), queue)
 			require.ErrorIs(w, errOf(try(newOwner(), rw, m[2], name)), rwlock.ErrLocked)

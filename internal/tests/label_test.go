@@ -90,7 +90,7 @@ func TestLabelKey(t *testing.T) {
 		require.NoError(w, rw.Close())
 		require.Empty(w, w.labelKeys())
 
-		take(w, newOwner(), w.newLock(rwlock.WithLease(10*365*24*time.Hour)), write, "n")
+		w.keep(newOwner(), w.newLock(rwlock.WithLease(10*365*24*time.Hour)), write, "n")
 		w.requireLabels(1)
 		require.LessOrEqual(w, w.dial().PTTL(w.Context(), w.labelKeys()[0]).Val(), 24*time.Hour)
 	})

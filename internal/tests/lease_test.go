@@ -653,7 +653,7 @@ func TestMaxHoldThatIsNotReached(t *testing.T) {
 
 		mortal, wire := w.newMortal(rwlock.WithLease(100 * w.lease))
 		start = time.Now()
-		take(w, newOwner(), mortal, write, "n", rwlock.MaxHold(w.lease/2))
+		w.keep(newOwner(), mortal, write, "n", rwlock.MaxHold(w.lease/2))
 		wire.cut()
 		h = take(w, newOwner(), rw, write, "n")
 		w.within(w.lease/2+w.slack, start, time.Now())

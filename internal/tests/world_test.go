@@ -677,6 +677,15 @@ func take(t testing.TB, ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode
 	return h
 }
 
+// keep is take for a hold that lasts until the test ends.
+func (w *world) keep(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) *rwlock.Hold {
+	w.Helper()
+	h := take(w, ctx, rw, mode, name, opts...)
+	w.Cleanup(func() { runtime.KeepAlive(h) }) // or it would be forgotten
+	return h
+}
+
 // unlock releases holds. On a real clock, a busy machine may take more than the five seconds after which
 // Unlock says that it goes on.
 func unlock(t testing.TB, holds ...*rwlock.Hold) {
