@@ -162,7 +162,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	})
 	founders := known
 	lost := func(id string) bool { return !slices.Contains(known, id) }
-	if len(q.founders) > 0 && !slices.ContainsFunc(q.founders, lost) {
+	if now.Sub(q.founded) < foundingTime && !slices.ContainsFunc(q.founders, lost) {
 		founders = q.founders // a second generation could leave each with too few servers
 	}
 	switch {
@@ -211,7 +211,9 @@ func generationOf(ids []string) string {
 // all servers, it starts one after the other, in the order of their ids. So if three clients each miss a
 // different server, one of them gets a majority.
 func (q *Quorum) start(now time.Time, founders []string) {
-	q.founders = founders
+	if !slices.Equal(q.founders, founders) {
+		q.founders, q.founded = founders, now
+	}
 	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
 		switch {

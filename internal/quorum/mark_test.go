@@ -448,3 +448,26 @@ func TestStartOfAMajorityIsFinishedThoughTheThirdServerAnswers(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 	require.Zero(t, r.servers[1].did["rest"].times+r.servers[2].did["rest"].times)
 }
+
+// If one of the servers that were to be started together refuses, the others vote all the same, as soon as
+// the third has rested.
+func TestStartThatIsRefusedIsGivenUp(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	late := r.next(0, lua.Mark)
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Server == 2 && q.Script == lua.Mark && q.VoteArgs.Args[0] == "start":
+			return full
+		case r.servers[1].generation == "" && q.Server == 0:
+			return nil
+		}
+		return r.serve(q)
+	}
+	r.answer()
+	r.pass(shortestStart)
+	require.NotEmpty(t, r.servers[1].generation)
+	r.reply(late, r.serve(late))
+	r.pass(2 * longestInUse)
+	require.Equal(t, engine.Live, h.State())
+}

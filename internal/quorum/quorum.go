@@ -27,6 +27,9 @@ const (
 	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
 	// answered. Without it, clients might start different sets of servers, and some servers would have to rest.
 	shortestStart = time.Second
+	// foundingTime is how long a client goes on to start the servers with which it has begun, and no others. One
+	// of them may be gone.
+	foundingTime = 5 * time.Second
 	// pause is the time between two requests of the same kind to a server that does not answer, refuses
 	// them, or does not vote.
 	pause = 500 * time.Millisecond
@@ -75,6 +78,7 @@ type Quorum struct {
 	servers    []*server
 	generation string   // of the servers that vote; "" while no majority is known to share one
 	founders   []string // the ids of the servers that this client has last begun to start together
+	founded    time.Time
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	resumed  time.Time // when the process was last seen to have stood still
