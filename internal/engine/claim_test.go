@@ -1075,7 +1075,7 @@ func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 	_, _ = d.Release(d.now, h)
 	release := d.sent(t)
 	for range 20 {
-		d.now, _ = d.Next()
+		d.now = d.now.Add(lease)
 		d.Tick(d.now)
 		d.flush()
 	}
@@ -1088,6 +1088,23 @@ func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 	}
 	_, r := d.call(t, &engine.Hold{})
 	require.NotEqual(t, release.Claim.Slot, r.Claim.Slot)
+}
+
+// A release is given up when the lease is over, and a process that has stood still then tries for a while
+// longer: once, though it is late each time.
+func TestReleaseOfAProcessThatIsAlwaysLateIsGivenUp(t *testing.T) {
+	const late = 50 * time.Millisecond
+	d := newDriver()
+	h := d.live(t, &engine.Hold{Lease: 6 * late})
+	_, _ = d.Release(d.now, h)
+	start := d.now
+	for h.State() != engine.Finished && d.now.Sub(start) < time.Minute {
+		d.now, _ = d.Next()
+		d.now = d.now.Add(late)
+		d.Tick(d.now)
+		d.flush()
+	}
+	require.InDelta(t, 2*engine.EndTimeout, d.now.Sub(start), float64(3*late))
 }
 
 // What a release has the slot say is the time of the grant, so that it is kept for as long as late requests

@@ -207,7 +207,12 @@ func (b *bid) schedule() {
 func (b *bid) tick(now time.Time) {
 	switch over := !now.Before(b.until); {
 	case b.phase == closing:
-		b.forget()
+		if _, waits := b.latest.View(); !waits {
+			b.forget()
+			return
+		}
+		b.until = now.Add(engine.EndTimeout) // the process stood still: the engine has not given up
+		b.schedule()
 		return
 	case b.phase == collecting && over:
 		b.retreat(now)

@@ -144,10 +144,14 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		}
 	}
 	known := q.knownIDs()
+	founders := known
+	if now.Sub(q.founded) < foundingTime && q.complete(q.founders) {
+		founders = q.founders // a second generation could leave each with too few servers
+	}
 	if members[survey.Generation] >= q.majority {
 		q.generation = survey.Generation
-		if q.generation == generationOf(known) {
-			q.start(now, known) // its name is a hash of these ids, so none of them has lost its data since
+		if q.generation == generationOf(founders) {
+			q.start(now, founders) // its name is a hash of their ids, so none of them has lost its data since
 		}
 		q.updateMarks(now, survey)
 		q.tell(now, survey)
@@ -160,15 +164,12 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	missing := count(q.servers, func(s *server) bool {
 		return !s.known && waited < q.startPatience() && (!s.failing || s.asking || waited < pause)
 	})
-	founders := known
-	lost := func(id string) bool { return !slices.Contains(known, id) }
-	if now.Sub(q.founded) < foundingTime && !slices.ContainsFunc(q.founders, lost) {
-		founders = q.founders // a second generation could leave each with too few servers
-	}
 	switch {
 	case answered < q.majority || missing > 0:
 	case !voted && (len(members) == 0 || len(members) == 1 && members[generationOf(founders)] > 0):
-		q.start(now, founders)
+		if q.complete(founders) {
+			q.start(now, founders)
+		}
 	case waited < q.patience: // other clients may be starting the servers
 		for _, s := range q.servers {
 			if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
@@ -205,6 +206,14 @@ func (q *Quorum) knownIDs() (ids []string) {
 func generationOf(ids []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(ids, " ")))
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// complete reports whether a majority can be made of some servers: of those of these ids that answer, or have
+// their generation already.
+func (q *Quorum) complete(ids []string) bool {
+	return count(q.servers, func(s *server) bool {
+		return s.known && slices.Contains(ids, s.mark.ID) && (!s.suspected || s.mark.Generation != "")
+	}) >= q.majority
 }
 
 // start begins the generation of some servers on those of them that have none. If this client does not know

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -425,22 +426,31 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	require.Equal(t, []any{"tell", "0", idOf(2), "3", "g", "60000", "7"}, asked.did["tell"].args)
 }
 
-// A server may be heard first after a client has begun to start the others without it. The client goes on
-// with that: if it began another generation, some servers would be in one and some in the other, and all
-// would rest.
-func TestStartOfAMajorityIsFinishedThoughTheThirdServerAnswers(t *testing.T) {
+// founding returns a rig of so many servers, of which the first are silent or the last, and a call. The
+// client has just begun to start the others, a majority, without those: the first of them is sent the
+// request.
+func founding(t *testing.T, servers int, silent ...int) (*rig, *engine.Hold) {
 	r := newRig(t)
+	r.quorum = New(Config{Servers: servers, Prefix: "p", Instance: "instance-01"}, r.engine)
 	h := r.acquire(protocol.Write, false)
 	r.answers = func(q *Request) any {
-		if q.Server == 0 || q.VoteArgs.Args[0] == "start" {
+		if slices.Contains(silent, q.Server) || q.VoteArgs.Args[0] == "start" {
 			return nil
 		}
 		return r.serve(q)
 	}
 	r.answer()
 	r.pass(shortestStart)
-	require.Equal(t, 1, r.sends(1, lua.Mark)+r.sends(2, lua.Mark), "one of them is started first")
+	require.Equal(t, "start", r.sent[len(r.sent)-1].VoteArgs.Args[0])
 	r.answers = nil
+	return r, h
+}
+
+// A server may be heard first after a client has begun to start the others without it. The client goes on
+// with that: if it began another generation, some servers would be in one and some in the other, and all
+// would rest.
+func TestStartOfAMajorityIsFinishedThoughTheThirdServerAnswers(t *testing.T) {
+	r, h := founding(t, 3, 0)
 	r.serves(0, lua.Mark)
 	r.answers = r.serve
 	r.answer()
@@ -449,25 +459,46 @@ func TestStartOfAMajorityIsFinishedThoughTheThirdServerAnswers(t *testing.T) {
 	require.Zero(t, r.servers[1].did["rest"].times+r.servers[2].did["rest"].times)
 }
 
-// If one of the servers that were to be started together refuses, the others vote all the same, as soon as
-// the third has rested.
-func TestStartThatIsRefusedIsGivenUp(t *testing.T) {
-	r := newRig(t)
-	h := r.acquire(protocol.Write, false)
-	late := r.next(0, lua.Mark)
-	r.answers = func(q *Request) any {
-		switch {
-		case q.Server == 2 && q.Script == lua.Mark && q.VoteArgs.Args[0] == "start":
-			return full
-		case r.servers[1].generation == "" && q.Server == 0:
-			return nil
-		}
-		return r.serve(q)
+// If one of the servers that are to be started together is gone, or refuses, another one takes its place: at
+// once, or after its rest.
+func TestStartThatCannotBeFinishedIsGivenUp(t *testing.T) {
+	for what, c := range map[string]struct {
+		servers int
+		silent  []int         // at first
+		after   time.Duration // for how long, once the start has begun
+		fails   int           // a server
+		refuses bool          // or else it is gone
+	}{
+		"the first is gone":         {servers: 3, silent: []int{0}, fails: 1},
+		"the first is long gone":    {servers: 3, silent: []int{0}, fails: 1, after: pause},
+		"the first refuses":         {servers: 3, silent: []int{0}, fails: 1, refuses: true},
+		"the second refuses":        {servers: 3, silent: []int{0}, fails: 2, refuses: true},
+		"the first of five is gone": {servers: 5, silent: []int{3, 4}, fails: 0},
+		"the first of five refuses": {servers: 5, silent: []int{3, 4}, fails: 0, refuses: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r, h := founding(t, c.servers, c.silent...)
+			answers, within := r.healthy(c.fails), 4*pause
+			if c.refuses {
+				within = 2 * longestInUse
+				answers = func(q *Request) any {
+					if q.Server == c.fails && (q.Script != lua.Mark || q.VoteArgs.Args[0] != "see") {
+						return full
+					}
+					return r.serve(q)
+				}
+			}
+			r.answers = func(q *Request) any {
+				if slices.Contains(c.silent, q.Server) {
+					return nil
+				}
+				return answers(q)
+			}
+			r.pass(c.after)
+			r.answers = answers
+			r.answer()
+			r.pass(within)
+			require.Equal(t, engine.Live, h.State())
+		})
 	}
-	r.answer()
-	r.pass(shortestStart)
-	require.NotEmpty(t, r.servers[1].generation)
-	r.reply(late, r.serve(late))
-	r.pass(2 * longestInUse)
-	require.Equal(t, engine.Live, h.State())
 }

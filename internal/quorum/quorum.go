@@ -17,9 +17,10 @@ import (
 const (
 	// shortestPatience is the shortest time after which a server with an unanswered request is suspected.
 	shortestPatience = 250 * time.Millisecond
-	// A Tick that comes later than lateTick shows that the process has stood still: the answers may be there
-	// already. So servers get their time once more, at most once in resumeEvery patiences: otherwise a process
-	// that is always late would never pass over a dead server.
+	// A Tick that comes later than lateTick, and after no other event, shows that the process has stood still:
+	// the answers may be there already. So servers get their time once more, unless the Tick before was late,
+	// too, and at most once in resumeEvery patiences: otherwise a process that is always late would never pass
+	// over a dead server.
 	lateTick    = 25 * time.Millisecond
 	resumeEvery = 4
 	// longestTrip is the longest round trip that is assumed.
@@ -82,6 +83,8 @@ type Quorum struct {
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	resumed  time.Time // when the process was last seen to have stood still
+	late     bool      // the last Tick came late
+	flushed  time.Time // when the last event was handled
 	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
@@ -158,6 +161,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 // Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
+	q.flushed = now
 	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; {
 		for _, r := range q.taken {
 			q.engine.Prepare(r)
@@ -404,9 +408,12 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 
 // Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
-	if at, due := q.Next(); due && now.Sub(at) >= lateTick && now.Sub(q.resumed) >= resumeEvery*q.patience {
+	at, due := q.Next()
+	late := due && now.Sub(order.Later(at, q.flushed)) >= lateTick
+	if late && !q.late && now.Sub(q.resumed) >= resumeEvery*q.patience {
 		q.resumed = now
 	}
+	q.late = late
 	q.engine.Tick(now)
 	q.sweep(now)
 	for _, s := range q.servers {

@@ -1002,3 +1002,19 @@ func TestVoteIsGivenBackForTheLongestLeaseThatWasSet(t *testing.T) {
 	r.pass(time.Minute)
 	require.Equal(t, 3, released)
 }
+
+// A process that stands still during a release, for however long, does not take the hold for lost: the
+// servers may have released it long ago.
+func TestReleaseOverAPauseIsNoLoss(t *testing.T) {
+	for _, pause := range []time.Duration{lease + lease/2, 2*lease + time.Second} {
+		t.Run(pause.String(), func(t *testing.T) {
+			r, h := holding(t)
+			r.release(h)
+			r.now = r.now.Add(pause)
+			r.do(func() { r.quorum.Tick(r.now) })
+			r.replyAll(r.serve)
+			require.Equal(t, engine.Finished, h.State())
+			require.NoError(t, h.Err())
+		})
+	}
+}
