@@ -208,8 +208,8 @@ func generationOf(ids []string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// complete reports whether a majority can be made of some servers: of those of these ids that answer, or have
-// their generation already.
+// complete reports whether a majority of all servers has one of these ids, and answers or has a generation
+// already.
 func (q *Quorum) complete(ids []string) bool {
 	return count(q.servers, func(s *server) bool {
 		return s.known && slices.Contains(ids, s.mark.ID) && (!s.suspected || s.mark.Generation != "")
