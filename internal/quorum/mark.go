@@ -145,7 +145,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	}
 	known := q.knownIDs()
 	founders := known
-	if now.Sub(q.founded) < foundingTime && q.complete(q.founders) {
+	if now.Sub(q.founded) < foundingTime {
 		founders = q.founders // a second generation could leave each with too few servers
 	}
 	if members[survey.Generation] >= q.majority {

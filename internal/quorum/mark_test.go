@@ -459,8 +459,29 @@ func TestStartOfAMajorityIsFinishedThoughTheThirdServerAnswers(t *testing.T) {
 	require.Zero(t, r.servers[1].did["rest"].times+r.servers[2].did["rest"].times)
 }
 
-// If one of the servers that are to be started together is gone, or refuses, another one takes its place: at
-// once, or after its rest.
+// That is so, too, if the reply of the first takes longer than a server is waited for.
+func TestStartIsFinishedThoughAReplyIsLate(t *testing.T) {
+	r, h := founding(t, 5, 3, 4)
+	start := r.next(0, lua.Mark)
+	mark := r.serve(start)
+	r.serves(3, lua.Mark)
+	r.answers = func(q *Request) any {
+		if q.Server == 0 || q.Server == 4 || q.VoteArgs.Args[0] == "start" {
+			return nil
+		}
+		return r.serve(q)
+	}
+	r.pass(3 * shortestPatience)
+	require.True(t, r.quorum.servers[0].suspected)
+	r.reply(start, mark)
+	r.answers = r.healthy(4)
+	r.answer()
+	r.pass(4 * pause)
+	require.Equal(t, engine.Live, h.State())
+}
+
+// If one of the servers that are to be started together is gone, or refuses, another one takes its place:
+// soon, or after its rest.
 func TestStartThatCannotBeFinishedIsGivenUp(t *testing.T) {
 	for what, c := range map[string]struct {
 		servers int
@@ -478,7 +499,7 @@ func TestStartThatCannotBeFinishedIsGivenUp(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			r, h := founding(t, c.servers, c.silent...)
-			answers, within := r.healthy(c.fails), 4*pause
+			answers, within := r.healthy(c.fails), foundingTime+2*pause
 			if c.refuses {
 				within = 2 * longestInUse
 				answers = func(q *Request) any {

@@ -17,12 +17,8 @@ import (
 const (
 	// shortestPatience is the shortest time after which a server with an unanswered request is suspected.
 	shortestPatience = 250 * time.Millisecond
-	// A Tick that comes later than lateTick, and after no other event, shows that the process has stood still:
-	// the answers may be there already. So servers get their time once more, unless the Tick before was late,
-	// too, and at most once in resumeEvery patiences: otherwise a process that is always late would never pass
-	// over a dead server.
-	lateTick    = 25 * time.Millisecond
-	resumeEvery = 4
+	// An event that comes so long after Tick was due shows that the process has stood still: see pace.
+	lateTick = 25 * time.Millisecond
 	// longestTrip is the longest round trip that is assumed.
 	longestTrip = 2 * time.Second
 	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
@@ -82,9 +78,7 @@ type Quorum struct {
 	founded    time.Time
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
-	resumed  time.Time // when the process was last seen to have stood still
-	late     bool      // the last Tick came late
-	flushed  time.Time // when the last event was handled
+	dueAt    time.Time // when Tick was due, as of the last event, but not before that; zero for never
 	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
@@ -161,7 +155,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 // Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
-	q.flushed = now
+	q.pace(now)
 	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; {
 		for _, r := range q.taken {
 			q.engine.Prepare(r)
@@ -170,6 +164,9 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 		q.taken = q.engine.Requests(engine.Emptied(q.taken))
 	}
 	q.engine.Flush(now, &q.out.Effects)
+	if q.dueAt, _ = q.Next(); !q.dueAt.IsZero() {
+		q.dueAt = order.Later(q.dueAt, now)
+	}
 	q.out, *to = *to, q.out
 }
 
@@ -406,14 +403,23 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	return at, !at.IsZero()
 }
 
+// pace looks at when an event comes. If Tick was due long before, the process has stood still, and answers
+// may be there already: so each server gets its time once more, but not again before it has answered.
+// Otherwise a process that is always late would never pass over a dead server.
+func (q *Quorum) pace(now time.Time) {
+	if q.dueAt.IsZero() || now.Sub(q.dueAt) < lateTick {
+		return
+	}
+	for _, s := range q.servers {
+		if !s.heard.Before(s.resumed) {
+			s.resumed = now
+		}
+	}
+}
+
 // Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
-	at, due := q.Next()
-	late := due && now.Sub(order.Later(at, q.flushed)) >= lateTick
-	if late && !q.late && now.Sub(q.resumed) >= resumeEvery*q.patience {
-		q.resumed = now
-	}
-	q.late = late
+	q.pace(now)
 	q.engine.Tick(now)
 	q.sweep(now)
 	for _, s := range q.servers {

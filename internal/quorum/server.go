@@ -44,6 +44,7 @@ type server struct {
 	closed    bool          // the client for it was closed
 	err       error         // of the last request, if it failed
 	heard     time.Time     // when it last answered
+	resumed   time.Time     // when it last got its time once more: see Quorum.pace
 	trip      time.Duration // at least shortestPatience/2; 0 if the server has not answered yet
 
 	lane                                 // of requests that someone waits for, or that are about the mark
@@ -113,7 +114,7 @@ func (q *Quorum) slow(now time.Time, s *server) bool {
 
 // answerBy returns until when a request may be unanswered.
 func (q *Quorum) answerBy(r *Request) time.Time {
-	return order.Later(r.sent, q.resumed).Add(q.patience)
+	return order.Later(r.sent, q.servers[r.Server].resumed).Add(q.patience)
 }
 
 // overdue reports whether a request has been unanswered for too long.
