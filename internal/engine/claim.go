@@ -264,7 +264,7 @@ type claim struct {
 	wanted *wanted   // until the grant, then nil
 	grant            // from then on
 	giveUp time.Time // when an Ending claim is left to its lease
-	later  bool      // that was put off once, since the process had stood still
+	putOff bool      // giveUp was put off once, since the process had stood still
 
 	order.Place       // in the timeline
 	order.Link[claim] // in a list of its lock

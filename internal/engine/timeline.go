@@ -188,8 +188,8 @@ func (e *Engine) due(now time.Time, c *claim) {
 		case c.hands:
 			e.takeBack(now, c, unanswered(c.err))
 			return
-		case !c.later && e.stoodStill(now, c):
-			c.giveUp, c.later = now.Add(EndTimeout), true // its request may not even have been sent
+		case !c.putOff && e.stoodStill(now, c):
+			c.giveUp, c.putOff = now.Add(EndTimeout), true // its request may not even have been sent
 		default:
 			e.abandon(c)
 			return

@@ -167,9 +167,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	switch {
 	case answered < q.majority || missing > 0:
 	case !voted && (len(members) == 0 || len(members) == 1 && members[generationOf(founders)] > 0):
-		if q.complete(founders) {
-			q.start(now, founders)
-		}
+		q.start(now, founders)
 	case waited < q.patience: // other clients may be starting the servers
 		for _, s := range q.servers {
 			if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
@@ -208,27 +206,23 @@ func generationOf(ids []string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// complete reports whether a majority of all servers has one of these ids, and answers or has a generation
-// already.
-func (q *Quorum) complete(ids []string) bool {
-	return count(q.servers, func(s *server) bool {
-		return s.known && slices.Contains(ids, s.mark.ID) && (!s.suspected || s.mark.Generation != "")
-	}) >= q.majority
-}
-
-// start begins the generation of some servers on those of them that have none. If this client does not know
-// all servers, it starts one after the other, in the order of their ids. So if three clients each miss a
-// different server, one of them gets a majority.
+// start begins the generation of some servers on those of them that have none, unless too few of them answer
+// for a majority. If this client does not know all servers, it starts one after the other, in the order of
+// their ids. So if three clients each miss a different server, one of them gets a majority.
 func (q *Quorum) start(now time.Time, founders []string) {
+	founds := func(s *server) bool { return s.known && slices.Contains(founders, s.mark.ID) }
+	if count(q.servers, func(s *server) bool {
+		return founds(s) && (!s.suspected || s.mark.Generation != "")
+	}) < q.majority {
+		return
+	}
 	if !slices.Equal(q.founders, founders) {
 		q.founders, q.founded = founders, now
 	}
 	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
 		switch {
-		case !s.known || !slices.Contains(founders, s.mark.ID):
-			continue
-		case s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry):
+		case !founds(s) || s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry):
 			continue
 		case !s.asking:
 			q.askMark(now, s, "start", s.lease, s.mark.ID, generationOf(founders))

@@ -426,9 +426,8 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	require.Equal(t, []any{"tell", "0", idOf(2), "3", "g", "60000", "7"}, asked.did["tell"].args)
 }
 
-// founding returns a rig of so many servers, of which the first are silent or the last, and a call. The
-// client has just begun to start the others, a majority, without those: the first of them is sent the
-// request.
+// founding returns a rig of so many servers, some of which are silent, and a call. The client has just begun
+// to start the others, a majority: the request to the first of them is in flight.
 func founding(t *testing.T, servers int, silent ...int) (*rig, *engine.Hold) {
 	r := newRig(t)
 	r.quorum = New(Config{Servers: servers, Prefix: "p", Instance: "instance-01"}, r.engine)

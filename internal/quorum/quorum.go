@@ -73,9 +73,9 @@ type Quorum struct {
 	majority int
 
 	servers    []*server
-	generation string   // of the servers that vote; "" while no majority is known to share one
-	founders   []string // the ids of the servers that this client has last begun to start together
-	founded    time.Time
+	generation string    // of the servers that vote; "" while no majority is known to share one
+	founders   []string  // the ids of the servers that this client has last begun to start together
+	founded    time.Time // since when
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	dueAt    time.Time // when Tick was due, as of the last event, but not before that; zero for never
