@@ -83,6 +83,27 @@ type world struct {
 	dial   func(opts ...func(*redis.Options)) *redis.Client
 	keys   func() []string
 	quorum []func(opts ...func(*redis.Options)) *redis.Client // dials each of several servers; or nil
+
+	failures int32 // so far
+}
+
+// mostFailures is how many failures of a test are printed: a crowd fails as one.
+const mostFailures = 2
+
+// Errorf is that of the test, for the first failures.
+func (w *world) Errorf(format string, args ...any) {
+	w.Helper()
+	if atomic.AddInt32(&w.failures, 1) > mostFailures {
+		w.Fail()
+		return
+	}
+	w.T.Errorf(format, args...)
+}
+
+// Error is like Errorf.
+func (w *world) Error(args ...any) {
+	w.Helper()
+	w.Errorf("%s", fmt.Sprintln(args...))
 }
 
 // everywhere runs fn on a miniredis in a bubble, where hours cost nothing and times are exact, and on
