@@ -12,8 +12,8 @@ import (
 // The errors that callers can distinguish with [errors.Is]. Each returned error names the call and the lock,
 // and matches one of these errors, the context's error or the client's error.
 var (
-	// ErrLocked is returned by TryLock and TryRLock if they would have to wait: another owner holds the lock
-	// in a conflicting mode, or waits for it.
+	// ErrLocked is returned by TryLock, TryRLock, TryAll and TryUpgrade if they would have to wait: another
+	// owner holds the lock in a conflicting mode, or waits for it.
 	ErrLocked = engine.ErrLocked
 
 	// ErrUpgrade is returned by Lock and TryLock if the owner holds the lock for reading only. Two readers
@@ -23,7 +23,7 @@ var (
 
 	// ErrLost means that a hold ended before it was released: its lease ran out, the server lost its data, or
 	// ForceUnlock dropped it. It is the cause of the hold's cancelled context, and Unlock and re-entry return
-	// it.
+	// it. So do Attach and Discard if the ticket was used before, or its lease is over.
 	ErrLost = engine.ErrLost
 
 	// ErrNotHeld is returned by Unlock if the hold was released before, or if the Hold is nil; and by

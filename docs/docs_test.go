@@ -33,6 +33,7 @@ func documentsIn(t *testing.T) (all []string) {
 
 var (
 	testFunc  = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	errorVar  = regexp.MustCompile(`(?m)^\t(Err\w+) = `)
 	testName  = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
 	testRun   = regexp.MustCompile(`(?m)^go test -run '([^']+)' \./internal/tests(?: |$)`)
 	codeQuote = regexp.MustCompile("`[^`\n]+`")
@@ -76,6 +77,27 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 		}
 	}
 	require.Greater(t, named, 100)
+}
+
+// Each error that callers can distinguish is in the list of errors, and has an HTTP status.
+func TestTroubleshootingHasEachError(t *testing.T) {
+	t.Parallel()
+	code, err := os.ReadFile("errors.go")
+	require.NoError(t, err)
+	text, err := os.ReadFile("docs/troubleshooting.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "\n## Errors\n")
+	require.True(t, found)
+	list, rest, found := strings.Cut(rest, "\n## Which HTTP status fits\n")
+	require.True(t, found)
+	statuses, _, _ := strings.Cut(rest, "\n## ")
+	errs := errorVar.FindAllStringSubmatch(string(code), -1)
+	require.NotEmpty(t, errs)
+	for _, name := range errs {
+		row := regexp.MustCompile("(?m)^\\|[^|]*`" + name[1] + "`")
+		require.Regexp(t, row, list)
+		require.Regexp(t, row, statuses)
+	}
 }
 
 // The command at the end of each section of verify/verification.md runs all tests of internal/tests that the
