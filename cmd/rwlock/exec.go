@@ -338,8 +338,15 @@ func notify(signals chan os.Signal, list ...os.Signal) {
 
 // acquire takes the locks in the order of their names, which all callers that take several use.
 func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (held, error) {
-	if !f.try && f.wait == 0 {
-		if err := s.reach(ctx); err != nil {
+	if f.wait == 0 {
+		within := patience
+		if f.try {
+			within = tryPatience
+		}
+		soon, cancel := context.WithTimeout(ctx, within)
+		err := s.reach(soon)
+		cancel()
+		if err != nil {
 			return nil, err
 		}
 	}

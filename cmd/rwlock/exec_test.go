@@ -229,7 +229,8 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 		{"refuses, wait", "127.0.0.1:1", []string{"--wait", "1s"}, 1500 * time.Millisecond, "connection refused"},
 		{"refuses, try", "127.0.0.1:1", []string{"--try"}, 2 * time.Second, "connection refused"},
 		{"refuses", "127.0.0.1:1", nil, 2 * time.Second, "connection refused"},
-		{"silent, wait", frozen.Addr(), []string{"--wait", "1s"}, 2 * time.Second, "has not answered in time"},
+		{"silent, wait", frozen.Addr(), []string{"--wait", "1s"}, 1500 * time.Millisecond, "has not answered in time"},
+		{"silent, try", frozen.Addr(), []string{"--try"}, 2 * time.Second, "timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			best := time.Hour

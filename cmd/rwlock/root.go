@@ -25,8 +25,12 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
-// patience is how long the server may take to answer what needs no waiting.
-const patience = 5 * time.Second
+const (
+	// patience is how long the server may take to answer what needs no waiting.
+	patience = 5 * time.Second
+	// tryPatience is how long it may take to answer at all before exec tries to take a lock.
+	tryPatience = 1500 * time.Millisecond
+)
 
 // silence is how long a server may be silent before the end of the program stops waiting for it.
 const silence = 300 * time.Millisecond
