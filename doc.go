@@ -70,9 +70,9 @@
 // Each owner has a lease of its own: a live reader does not extend the lease of a dead one. Nothing shortens
 // a lease. When an inner hold with a longer lease is released, the longer lease is no longer renewed.
 //
-// A hold is renewed until it is released, or until the program has leaked it: neither the Hold nor any
-// context derived from [Hold.Context] is reachable. It then ends with its lease, and a warning names the line
-// that took it.
+// A hold is renewed until it is released, or until the program has lost its Hold, whether or not a context
+// that is derived from it is still in use. It then ends with its lease, and a warning names the line that
+// took it.
 //
 // [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a
 // worker that should keep the lock only while it makes progress takes it so, and calls [Hold.Extend].
