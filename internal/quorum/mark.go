@@ -206,9 +206,9 @@ func generationOf(ids []string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// start begins the generation of some servers on those of them that have none, unless too few of them answer
-// for a majority. If this client does not know all servers, it starts one after the other, in the order of
-// their ids. So if three clients each miss a different server, one of them gets a majority.
+// start begins the generation of some servers on those of them that have none. It starts none until a
+// majority can be started. If this client does not know all servers, it starts one after the other, in the
+// order of their ids. So if three clients each miss a different server, one of them gets a majority.
 func (q *Quorum) start(now time.Time, founders []string) {
 	founds := func(s *server) bool { return s.known && slices.Contains(founders, s.mark.ID) }
 	if count(q.servers, func(s *server) bool {

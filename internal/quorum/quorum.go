@@ -24,8 +24,8 @@ const (
 	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
 	// answered. Without it, clients might start different sets of servers, and some servers would have to rest.
 	shortestStart = time.Second
-	// foundingTime is how long a client goes on to start the servers with which it has begun, and no others. One
-	// of them may be gone.
+	// foundingTime is how long a client starts the servers with which it has begun, and no others. After that it
+	// may begin with others: one of the first may be gone.
 	foundingTime = 5 * time.Second
 	// pause is the time between two requests of the same kind to a server that does not answer, refuses
 	// them, or does not vote.
@@ -78,7 +78,7 @@ type Quorum struct {
 	founded    time.Time // since when
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
-	dueAt    time.Time // when Tick was due, as of the last event, but not before that; zero for never
+	dueAt    time.Time // when Tick is due, or when the last event was if that is later; zero for never
 	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
