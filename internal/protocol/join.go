@@ -104,17 +104,20 @@ func (j *join) inCharge(home *State) bool {
 }
 
 // waiters lists the waiters: claims that are next and collect votes, and claims in the queue, unless they
-// have a majority without the home.
+// have a majority without the home. If several claims are of one party, it is withdrawing all but the last.
 func (j *join) waiters(queue *State) {
-	add := func(w Waiter) {
-		if !j.holds(partyOf(w.Known)) {
+	var all []Waiter
+	for _, h := range queue.Holders {
+		all = append(all, Waiter{Known: h.Known, Lease: h.Lease, Full: h.Full})
+	}
+	all = append(all, queue.Waiters...)
+	last := make(map[Known]uint64, len(all))
+	for _, w := range all {
+		last[partyOf(w.Known)] = max(last[partyOf(w.Known)], w.Known.Number)
+	}
+	for _, w := range all {
+		if p := partyOf(w.Known); w.Known.Number == last[p] && !j.holds(p) {
 			j.joined.Waiters = append(j.joined.Waiters, w)
 		}
-	}
-	for _, h := range queue.Holders {
-		add(Waiter{Known: h.Known, Lease: h.Lease, Full: h.Full})
-	}
-	for _, w := range queue.Waiters {
-		add(w)
 	}
 }

@@ -62,3 +62,15 @@ func TestQueueIsTheLongestIfTheHomeDoesNotVote(t *testing.T) {
 		require.Equal(t, c.want, got)
 	}
 }
+
+// A process that withdraws a claim, and whose owner waits again, waits once: with the later claim.
+func TestOwnerWaitsOnceThoughAnEarlierClaimIsBeingWithdrawn(t *testing.T) {
+	waiter := func(number, owner uint64) Waiter {
+		return Waiter{Known: Known{Mode: Write, Instance: "i", Number: number, Owner: Owner{Handle: owner}}}
+	}
+	queue := &State{Waiters: []Waiter{waiter(1, 1), waiter(2, 2), waiter(3, 1)}}
+	require.Equal(t, queue.Waiters[1:], Join([]*State{queue, {}, {}}, 0).Waiters)
+	queue.Holders = []Holder{{Known: waiter(1, 1).Known}} // it was the next
+	queue.Waiters = queue.Waiters[1:]
+	require.Equal(t, queue.Waiters, Join([]*State{queue, {}, {}}, 0).Waiters)
+}
