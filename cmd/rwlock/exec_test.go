@@ -216,7 +216,8 @@ func TestServerGoneBeforeTheTicket(t *testing.T) {
 }
 
 // The command gives up when it was told to, and says what the client saw. It watches the clock, so it does
-// not run beside others. On a busy machine one run may be slow, and the best of five counts.
+// not run beside others. On a busy machine one run may be slow, and the best of five counts, less what a
+// process takes that asks no server.
 func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 	frozen := testredis.Start(t)
 	frozen.Pause()
@@ -236,10 +237,13 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 			best := time.Hour
 			for range 5 {
 				began := time.Now()
+				require.Zero(t, start(t, "", "version").exit())
+				process := time.Since(began)
+				began = time.Now()
 				p := start(t, "redis://"+c.addr, append(append([]string{"exec"}, c.args...), "a", "true")...)
 				require.Equal(t, exitUnavailable, p.exit())
 				require.Contains(t, p.err.String(), c.says)
-				if best = min(best, time.Since(began)); best < c.within {
+				if best = min(best, time.Since(began)-process); best < c.within {
 					return
 				}
 			}

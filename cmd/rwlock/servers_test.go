@@ -133,7 +133,7 @@ func TestTLS(t *testing.T) {
 	require.Equal(t, "ran\n", p.out.String())
 
 	// A certificate that nobody vouches for is refused, unless the URL says otherwise.
-	p = start(t, "rediss://"+addr, "exec", "-n", "a", "--", "echo", "ran")
+	p = start(t, "rediss://"+addr, "exec", "a", "--", "echo", "ran")
 	require.Equal(t, exitUnavailable, p.exit())
 	require.Contains(t, p.err.String(), "certificate")
 	p = start(t, "rediss://"+addr+"?skip_verify=true", "exec", "a", "--", "echo", "ran")
@@ -146,7 +146,7 @@ func TestClientCertificate(t *testing.T) {
 	addr, cert, key := startTLS(t)
 	p := start(t, "rediss://"+addr, "exec", "--cacert", cert, "--cert", cert, "--key", key, "a", "true")
 	require.Zero(t, p.exit())
-	p = start(t, "rediss://"+addr, "exec", "-n", "--cacert", cert, "a", "true")
+	p = start(t, "rediss://"+addr, "exec", "--cacert", cert, "a", "true")
 	require.Equal(t, exitUnavailable, p.exit())
 	// A client of TLS 1.3 may write before it has read that the server refuses it.
 	require.Regexp(t, "certificate required|connection reset|broken pipe", p.err.String())
