@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/client"
 )
 
 // A Want is a lock that WithAll is to take, and how: Read or Write.
@@ -27,7 +29,8 @@ type Want struct {
 // [Hold.Unlock] waits for one. It returns fn's error, joined with ErrLost for each hold that was
 // lost before it was released. If a want is invalid, or fn is nil, it returns an error before it takes any
 // lock. If it cannot get one of the locks, it releases those that it has, does not run fn, and returns the
-// error of RLock or Lock. Without wants it only runs fn.
+// error of RLock or Lock. If a wait that has ended is the reason, or ctx ends, it does not wait for the
+// server to confirm these releases. Without wants it only runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
 	order, err := rw.plan(ctx, wants, opts)
@@ -43,10 +46,6 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 
 	holds := make([]*Hold, len(wants))
 	taken := make([]*Hold, 0, len(order))
-	defer func() {
-		slices.Reverse(taken)
-		err = finish(ctx, err, taken...)
-	}()
 	start := time.Now()
 	opts = append(slices.Clip(opts), func(r *request) error {
 		if r.MaxWait > 0 {
@@ -58,6 +57,7 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	for _, want := range order {
 		h, err := rw.acquire(inner, want.Mode, want.Name, false, opts, 1)
 		if err != nil {
+			client.ReleaseAll(ctx, release(taken), err)
 			return err
 		}
 		taken = append(taken, h)
@@ -68,12 +68,16 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 		}
 		inner = h.Context() // it ends when this hold does, or one before
 	}
+	defer func() {
+		slices.Reverse(taken)
+		err = finish(ctx, err, taken...)
+	}()
 	return fn(inner, holds)
 }
 
-// TryAll takes several locks, all or none, and waits for none of them. It takes them in one step if one
-// server has them, and otherwise one after the other in the order of their names, and releases them again if
-// one cannot be had. It returns the hold of each want, in the order of wants. A name that is wanted twice is
+// TryAll takes several locks, all or none, and waits for none of them. If one server has them, it takes up
+// to 200 in one step. Otherwise it takes one after the other in the order of their names. It releases them
+// again if one cannot be had. It returns the hold of each want, in the order of wants. A name that is wanted twice is
 // taken once, in the stronger mode, and has its hold there twice: release each hold once.
 //
 // The holds have one owner: that of ctx, or a new one. Release them in any order. If ErrLocked is returned,
@@ -90,9 +94,10 @@ func (rw *RWLock) TryAll(ctx context.Context, wants []Want, opts ...LockOption) 
 	}
 	calls := make([]request, len(order))
 	for i, want := range order {
-		if calls[i], err = rw.call(ctx, want.Mode, want.Name, true, opts, 1); err != nil {
+		if calls[i], err = rw.call(ctx, opOf(want.Mode, true), want.Mode, want.Name, opts, 1); err != nil {
 			return nil, err
 		}
+		calls[i].Try = true
 	}
 	held, failed, err := rw.client.TryAll(ctx, calls)
 	if err != nil {
@@ -130,6 +135,9 @@ func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Mode, a.Mode)) // the stronger mode first: it stays
 	})
 	order = slices.CompactFunc(order, func(a, b Want) bool { return a.Name == b.Name })
+	if rw.client.IsClosed() {
+		return nil, ErrClosed
+	}
 	_, err := rw.request(opts)
 	return order, err
 }

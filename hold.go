@@ -134,10 +134,11 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 // Downgrade turns a write hold into a read hold in place. Its Context and Token stay what they are, and it
 // lasts as long as before. If it was the last write hold of its owner, the readers that are waiting enter.
 // Nobody else can write in between. Afterwards, [RWLock.Lock] of its owner fails with ErrUpgrade. For a read
-// hold, Downgrade does nothing, and returns nil.
+// hold, Downgrade does nothing, and returns nil. That includes a hold whose earlier Downgrade the server has
+// not confirmed yet.
 //
-// Downgrade returns nil when the server has confirmed that the lock is held for reading only. Otherwise it
-// returns
+// Downgrade returns nil when the server has confirmed that the lock is held for reading only, or immediately
+// if its owner has another write hold. Otherwise it returns
 //
 //   - ErrLost if the hold was lost, in which case others may have held the lock during the work.
 //   - ErrNotHeld if the hold was released, or if h is nil.
@@ -208,15 +209,20 @@ func finish(ctx context.Context, err error, holds ...*Hold) error {
 	if len(holds) == 1 {
 		return holds[0].finished(err, holds[0].Unlock(ctx))
 	}
+	for i, end := range client.UnlockAll(ctx, release(holds)) {
+		err = holds[i].finished(err, wrap("unlock", holds[i].Name(), end))
+	}
+	return err
+}
+
+// release returns the client's holds, which are about to be released.
+func release(holds []*Hold) []*client.Hold {
 	held := make([]*client.Hold, len(holds))
 	for i, h := range holds {
 		h.cleanup.Stop()
 		held[i] = h.held
 	}
-	for i, end := range client.UnlockAll(ctx, held) {
-		err = holds[i].finished(err, wrap("unlock", held[i].Name, end))
-	}
-	return err
+	return held
 }
 
 // finished returns the error of a function that has run under the hold, joined with that of the release.

@@ -78,8 +78,9 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 // done so, also if nobody held the lock.
 //
 // A holder whose RWLock has a subscription is notified by a message. An RWLock has one once a call of it has
-// waited, or while locks are delegated to it. Other holders find out at their next renewal or call, which
-// reports ErrLost. Until then, only the fencing token stops them.
+// waited, or while locks are delegated to it. Other holders find out at their next renewal, or at a call that
+// asks the server, such as the last Unlock. Until then, their owners may re-enter, and only the fencing token
+// stops them.
 //
 // With [Held], it changes nothing unless the lock is still held as it was when someone looked at it, and
 // returns an error that matches ErrNotHeld if it is not. If ForceUnlock returns another error, the holds may

@@ -122,15 +122,17 @@ func prefix(op string, err error) error {
 // acquire is what all lock calls do. The public function that was called is so many calls above it.
 func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
 	above int) (*Hold, error) {
-	call, err := rw.call(ctx, mode, name, try, opts, above+1)
+	op := opOf(mode, try)
+	call, err := rw.call(ctx, op, mode, name, opts, above+1)
 	if err != nil {
 		return nil, err
 	}
-	return rw.start(ctx, opOf(mode, try), call)
+	call.Try = try
+	return rw.start(ctx, op, call)
 }
 
 // call returns the lock call that a public function makes, which is so many calls above it.
-func (rw *RWLock) call(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
+func (rw *RWLock) call(ctx context.Context, op string, mode Mode, name string, opts []LockOption,
 	above int) (call request, err error) {
 	err = rw.check(ctx, name)
 	switch {
@@ -141,7 +143,7 @@ func (rw *RWLock) call(ctx context.Context, mode Mode, name string, try bool, op
 		call, err = rw.request(opts)
 	}
 	if err != nil {
-		return call, wrap(opOf(mode, try), name, err)
+		return call, wrap(op, name, err)
 	}
 	owner, known := OwnerFromContext(ctx)
 	if !known {
@@ -149,7 +151,7 @@ func (rw *RWLock) call(ctx context.Context, mode Mode, name string, try bool, op
 	}
 	var from [1]uintptr // to look up one place takes a third of the time of several
 	runtime.Callers(above+2, from[:])
-	call.Name, call.Mode, call.Try, call.From = name, protocol.Mode(mode), try, from[0]
+	call.Name, call.Mode, call.From = name, protocol.Mode(mode), from[0]
 	call.Owner, call.NewOwner = owner.id, !known
 	return call, nil
 }

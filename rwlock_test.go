@@ -3,9 +3,11 @@ package rwlock_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 func TestNew(t *testing.T) {
 	t.Parallel()
 	for _, c := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil),
-		(*redis.Ring)(nil)} {
+		(*redis.Ring)(nil), around{}, struct{ redis.UniversalClient }{}} {
 		rw, err := rwlock.New(c)
 		require.Nil(t, rw)
 		require.ErrorContains(t, err, "client is nil")
@@ -44,6 +46,12 @@ func TestNew(t *testing.T) {
 	rw, err := rwlock.New(c)
 	require.NoError(t, err)
 	require.NoError(t, rw.Close())
+}
+
+// around is a type around a client, which cannot be compared.
+type around struct {
+	*redis.Client
+	tags []string
 }
 
 // NewQuorum refuses what is no quorum, and says why.
@@ -60,6 +68,7 @@ func TestNewQuorumRefusesBadInput(t *testing.T) {
 		"4 clients":                    {client(), client(), client(), client()},
 		"client 1 is nil":              {client(), nil, client()},
 		"clients 0 and 2 are the same": {one, client(), one},
+		"client 2 is nil":              {client(), client(), around{}},
 		"ClusterClient":                {client(), client(), cluster},
 		"Ring":                         {ring, client(), client()},
 	} {
@@ -71,6 +80,14 @@ func TestNewQuorumRefusesBadInput(t *testing.T) {
 	_, err := rwlock.NewQuorum([]redis.UniversalClient{client(), client(), client()},
 		rwlock.WithLease(time.Millisecond))
 	require.ErrorContains(t, err, "lease")
+
+	var different []redis.UniversalClient
+	for _, c := range []redis.UniversalClient{client(), client(), client()} {
+		different = append(different, around{c.(*redis.Client), nil})
+	}
+	rw, err := rwlock.NewQuorum(different)
+	require.NoError(t, err)
+	require.NoError(t, rw.Close())
 }
 
 // Options that make no sense are refused.
@@ -179,4 +196,29 @@ func TestZeroValuesAreSafe(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A ticket that is logged or printed does not show its secret.
+func TestTicketKeepsItsSecret(t *testing.T) {
+	t.Parallel()
+	rw, err := rwlock.New(testredis.MemClient(t, testredis.Mem(t)))
+	require.NoError(t, err)
+	defer rw.Close()
+	h, err := rw.Lock(context.Background(), "orders:42")
+	require.NoError(t, err)
+	ticket, err := h.Detach(context.Background(), time.Minute)
+	require.NoError(t, err)
+	secret, err := ticket.MarshalText()
+	require.NoError(t, err)
+
+	var out strings.Builder
+	for _, handler := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+		slog.New(handler).Info("handed on", "ticket", ticket)
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+		fmt.Fprintf(&out, verb, ticket)
+		fmt.Fprintf(&out, verb, struct{ T rwlock.Ticket }{ticket})
+	}
+	require.Contains(t, out.String(), "orders:42")
+	require.NotContains(t, out.String(), string(secret))
 }

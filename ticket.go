@@ -3,6 +3,7 @@ package rwlock
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -12,8 +13,8 @@ import (
 // hold over, once, with [RWLock.Attach], or release it with [RWLock.Discard], in any process. Hand it to one
 // process, in the payload of a job for example: MarshalText has the form for that, which JSON uses too.
 //
-// The text has a secret of 128 bits. Who knows it can take the lock. Keep it out of logs: String leaves it
-// out.
+// The text has a secret of 128 bits. Who knows it can take the lock. Keep it out of logs: String, LogValue and
+// GoString leave it out. Package fmt calls none of them for a field that is not exported.
 type Ticket struct{ id string }
 
 // parse returns what the ticket says. The zero Ticket, and one of another text, is an error.
@@ -36,6 +37,12 @@ func (t Ticket) Mode() Mode {
 
 // String returns a text such as `write ticket for "orders:42"`, without the secret.
 func (t Ticket) String() string { return fmt.Sprintf("%v ticket for %q", t.Mode(), t.Name()) }
+
+// LogValue returns what String returns.
+func (t Ticket) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+// GoString returns what String returns.
+func (t Ticket) GoString() string { return t.String() }
 
 // MarshalText returns the ticket as letters, digits, "-" and "_". It returns an error for the zero Ticket.
 func (t Ticket) MarshalText() ([]byte, error) {
@@ -96,18 +103,19 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (Ticket, error) 
 //   - ErrClosed after Close.
 //   - An error that matches ctx's error if ctx ends first. Then the ticket may have been used: in that case
 //     the lock is released.
-//   - Another error if the owner holds the lock already, over a quorum, with WithDelegation, if an option is
-//     invalid, or if the server refuses the request.
+//   - Another error if the owner has a hold on the lock, also one that was lost and is not released yet, or
+//     waits for the lock; over a quorum, with WithDelegation, if an option is invalid, or if the server
+//     refuses the request. The ticket can still be used.
 //
 // While the server cannot be reached, Attach retries as Lock does.
 func (rw *RWLock) Attach(ctx context.Context, t Ticket, opts ...LockOption) (*Hold, error) {
 	ticket, mode, err := t.parse()
-	var call request
-	if err == nil {
-		call, err = rw.call(ctx, mode, ticket.Name, false, opts, 1)
-	}
 	if err != nil {
-		return nil, wrap("attach", ticket.Name, err)
+		return nil, prefix("attach", err)
+	}
+	call, err := rw.call(ctx, "attach", mode, ticket.Name, opts, 1)
+	if err != nil {
+		return nil, err
 	}
 	call.Ticket = &ticket
 	return rw.start(ctx, "attach", call)

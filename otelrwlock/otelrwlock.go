@@ -45,6 +45,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 
@@ -169,6 +170,9 @@ var outcomes = []struct {
 func outcomeOf(e rwlock.Event) string {
 	if e.Kind == rwlock.EventAcquired {
 		return "acquired"
+	}
+	if network := (*net.OpError)(nil); errors.As(e.Err, &network) {
+		return "error" // whose timeout matches that of a context
 	}
 	for _, o := range outcomes {
 		if errors.Is(e.Err, o.err) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -353,12 +354,14 @@ func TestEventsAreCounted(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		want := map[string]string{}
+		_, timeout := (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial("tcp", "127.0.0.1:1")
+		require.ErrorIs(w, timeout, context.DeadlineExceeded)
 		for outcome, err := range map[string]error{
 			"locked": rwlock.ErrLocked, "timeout": context.DeadlineExceeded, "canceled": context.Canceled,
 			"closed":  rwlock.ErrClosed,
 			"upgrade": rwlock.ErrUpgrade, "lost": rwlock.ErrLost, "owner": rwlock.ErrOwner,
 			"deadlock":       rwlock.ErrDeadlock,
-			"not_replicated": rwlock.ErrNotReplicated, "error": redis.ErrClosed,
+			"not_replicated": rwlock.ErrNotReplicated, "error": timeout,
 			"no_majority": fmt.Errorf("%w: %w", context.DeadlineExceeded, rwlock.ErrNoMajority),
 		} {
 			w.observer.Observe(rwlock.Event{Kind: rwlock.EventRefused, Mode: rwlock.Write,

@@ -38,14 +38,21 @@ const mostTries = 10
 type wait struct {
 	ctx     context.Context
 	start   time.Time
+	ended   error            // of ctx, when look was last called; or nil
 	most    time.Duration    // MaxWait, or 0
 	expired <-chan time.Time // of MaxWait
+}
+
+// look returns the context's error. Contexts are code of the user, so Client.mu must not be locked.
+func (w *wait) look() error {
+	w.ended = w.ctx.Err()
+	return w.ended
 }
 
 // Acquire is the one path on which both modes try, wait and give up.
 func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 	w := wait{ctx: ctx, most: call.MaxWait}
-	if err := ctx.Err(); err != nil {
+	if err := w.look(); err != nil {
 		w.start = time.Now()
 		return nil, w.over(err)
 	}
@@ -81,13 +88,33 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		if w.expired != nil {
 			sender = nil // which could not be back in time
 		}
+		gone := true // if a hook of the client panics, or ends the goroutine
+		defer func() {
+			if gone {
+				c.forsake(h)
+			}
+		}()
 		c.run(c.unlock(now), sender)
-		if err := c.wait(w, h); err != nil {
+		err := c.wait(w, h)
+		if gone = false; err != nil {
 			return nil, err
 		}
 		now = c.now()
 	}
 	return c.result(w, h, now)
+}
+
+// forsake gives up a call to which nobody returns.
+func (c *Client) forsake(h *Hold) {
+	c.mu.Lock()
+	now := c.now()
+	h.awaited()
+	if h.State() <= engine.Entering {
+		c.engine.GiveUp(now, &h.Hold, context.Canceled)
+	}
+	h.traced()
+	_, _ = c.engine.Release(now, &h.Hold)
+	c.flush()
 }
 
 // newHold returns the hold that a call asks for.
@@ -109,7 +136,7 @@ func (c *Client) newHold(w *wait, call *Call) *Hold {
 func (c *Client) result(w *wait, h *Hold, now time.Time) (*Hold, error) {
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
 	// tell which was first.
-	if w.ctx.Err() == nil && h.State() == engine.Live && now.Before(h.Hold.Deadline()) {
+	if w.ended == nil && h.State() == engine.Live && now.Before(h.Hold.Deadline()) {
 		c.run(c.unlock(now), nil)
 		return h, nil
 	}
@@ -124,6 +151,7 @@ func (c *Client) result(w *wait, h *Hold, now time.Time) (*Hold, error) {
 // call.
 func (c *Client) wait(w *wait, h *Hold) error {
 	gaveUp := h.await(w.ctx, w.expired, c.ends.Done())
+	w.look()
 	switch {
 	case gaveUp == nil || !h.NewOwner:
 		c.mu.Lock()
@@ -170,8 +198,8 @@ func (h *Hold) awaited() {
 // over returns what the call fails with when err ended the wait.
 func (w *wait) over(err error) error {
 	over := &overError{err: err, waited: time.Since(w.start).Round(time.Millisecond)}
-	switch ended := w.ctx.Err(); {
-	case ended != nil && errors.Is(err, ended):
+	switch {
+	case w.ended != nil && errors.Is(err, w.ended):
 		over.ctx = w.ctx
 	case errors.Is(err, context.DeadlineExceeded):
 		over.most = w.most
@@ -186,8 +214,8 @@ func (w *wait) failed(h *Hold) error {
 	case h.State() == engine.Failed:
 	case errors.Is(err, engine.ErrClosed):
 		return engine.ErrClosed
-	case w.ctx.Err() != nil:
-		return w.over(w.ctx.Err())
+	case w.ended != nil:
+		return w.over(w.ended)
 	default: // the process slept through the lease of what it was granted
 		return engine.ErrAgain
 	}
@@ -197,7 +225,8 @@ func (w *wait) failed(h *Hold) error {
 // explain returns the error of a call that err has ended. Client.mu is locked, for reading at least.
 func (w *wait) explain(h *Hold, err error) error {
 	c := h.client
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	// A client's own timeout matches context.DeadlineExceeded, too.
+	first, ended := err, err == context.DeadlineExceeded || w.ended != nil && errors.Is(err, w.ended)
 	unanswered := errors.Is(err, engine.ErrUnanswered)
 	if !ended && !unanswered && !errors.Is(err, engine.ErrLocked) {
 		return err
@@ -209,7 +238,7 @@ func (w *wait) explain(h *Hold, err error) error {
 		}
 	}
 	if ended || unanswered {
-		if why := c.why(h.LastError()); why != nil && !errors.Is(err, why) {
+		if why := c.why(h.LastError()); why != nil && !errors.Is(first, why) {
 			return &causedError{err, why}
 		}
 	}
@@ -219,7 +248,7 @@ func (w *wait) explain(h *Hold, err error) error {
 // unanswered returns the error of a call whose context ended before the server had answered. h is the call's
 // hold, or nil.
 func (c *Client) unanswered(w *wait, h *engine.Hold) error {
-	err := &causedError{w.over(w.ctx.Err()), engine.ErrUnanswered}
+	err := &causedError{w.over(w.look()), engine.ErrUnanswered}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var last error

@@ -2,37 +2,43 @@ package client
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// TryAll tries to get locks with different names, all or none: in one step if one server has all, and
+// mostTogether is how many locks one step takes.
+const mostTogether = 200
+
+// TryAll tries to get locks with different names, all or none: in steps of many if one server has all, and
 // otherwise one after the other. It returns the holds, or the error of a call that has failed, and which one.
 func (c *Client) TryAll(ctx context.Context, calls []Call) (holds []*Hold, failed int, err error) {
-	if err := ctx.Err(); err != nil {
-		w := wait{ctx: ctx, start: time.Now()}
+	w := wait{ctx: ctx, start: time.Now()}
+	if err := w.look(); err != nil {
 		return nil, 0, w.over(err)
 	}
-	if len(calls) > 1 && len(c.dispatch) == 1 && !c.apart && c.local == nil {
-		if holds, failed, err = c.tryTogether(ctx, calls); err != engine.ErrAgain {
-			return holds, failed, err
-		}
+	together := 1
+	if len(c.dispatch) == 1 && !c.apart && c.local == nil {
+		together = mostTogether
 	}
-	for i, call := range calls {
-		h, err := c.Acquire(ctx, call)
+	for some := range slices.Chunk(calls, together) {
+		got, i, err := c.tryTogether(ctx, some)
 		if err != nil {
-			UnlockAll(ctx, holds)
-			return nil, i, err
+			ReleaseAll(ctx, holds, err)
+			return nil, len(holds) + i, err
 		}
-		holds = append(holds, h)
+		holds = append(holds, got...)
 	}
 	return holds, 0, nil
 }
 
-// tryTogether is TryAll in one step. It fails with ErrAgain if the server has more to look at than one step
-// does: then each lock is asked for alone.
+// tryTogether is TryAll in one step.
 func (c *Client) tryTogether(ctx context.Context, calls []Call) (holds []*Hold, failed int, err error) {
+	if len(calls) == 1 {
+		h, err := c.Acquire(ctx, calls[0])
+		return []*Hold{h}, 0, err
+	}
 	w := wait{ctx: ctx, start: time.Now()}
 	tries, parts := make([]*Hold, len(calls)), make([]*engine.Hold, len(calls))
 	for i := range calls {
@@ -54,7 +60,7 @@ func (c *Client) tryTogether(ctx context.Context, calls []Call) (holds []*Hold, 
 		}
 	}
 	if err != nil {
-		UnlockAll(ctx, holds)
+		ReleaseAll(ctx, holds, err)
 		return nil, failed, err
 	}
 	return holds, 0, nil

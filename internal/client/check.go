@@ -50,10 +50,12 @@ func CheckQuorum(config Config, clients []redis.UniversalClient) error {
 		if !dispatch.OneServer(client) {
 			return fmt.Errorf("client %d is a %T: each client of a quorum stands for one server", i, client)
 		}
-		if other, ok := seen[client]; ok {
-			return fmt.Errorf("clients %d and %d are the same", other, i)
+		if reflect.TypeOf(client).Comparable() {
+			if other, ok := seen[client]; ok {
+				return fmt.Errorf("clients %d and %d are the same", other, i)
+			}
+			seen[client] = i
 		}
-		seen[client] = i
 	}
 	if config.Delegate > 0 {
 		return errors.New("WithDelegation is for one server: a quorum does not delegate locks")
@@ -61,25 +63,29 @@ func CheckQuorum(config Config, clients []redis.UniversalClient) error {
 	return nil
 }
 
-// isNil reports whether a client is nil, or a nil pointer.
+// isNil reports whether a client is nil, or a type around nil.
 func isNil(client redis.UniversalClient) bool {
-	v := reflect.ValueOf(client)
-	return client == nil || v.Kind() == reflect.Pointer && v.IsNil()
+	return client == nil || around(reflect.ValueOf(client), reflect.Value.IsNil)
 }
 
 // autoPipelined reports whether a client is an AutoPipeliner, or a type around one.
 func autoPipelined(v reflect.Value) bool {
+	return around(v, func(v reflect.Value) bool { return v.Type() == reflect.TypeFor[*redis.AutoPipeliner]() })
+}
+
+// around reports whether is holds for a pointer or an interface that a client is, or that it embeds.
+func around(v reflect.Value, is func(reflect.Value) bool) bool {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
-		if v.Type() == reflect.TypeFor[*redis.AutoPipeliner]() {
+		if is(v) {
 			return true
 		}
 		v = v.Elem()
 	}
-	if v.Kind() != reflect.Struct {
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() == reflect.TypeFor[redis.Client]().PkgPath() {
 		return false
 	}
 	for i := range v.NumField() {
-		if v.Type().Field(i).Anonymous && autoPipelined(v.Field(i)) {
+		if v.Type().Field(i).Anonymous && around(v.Field(i), is) {
 			return true
 		}
 	}

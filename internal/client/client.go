@@ -147,6 +147,16 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 // waits for the first. It returns an error if some holds could not be released in time.
 func (c *Client) Close() error { return c.close(false, nil) }
 
+// IsClosed reports whether Close has begun.
+func (c *Client) IsClosed() bool {
+	select {
+	case <-c.ends.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 // Shutdown ends every waiting call with ErrClosed, waits until every hold was released, and closes the
 // Client. If ctx ends first, it closes the Client immediately, and why is the error of that wait. err is
 // the error of Close.
@@ -161,16 +171,17 @@ func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	case <-c.ends.Done(): // someone calls Close
 	case <-ctx.Done():
 		c.mu.Lock()
-		if !c.engine.Drained() {
-			why = fmt.Errorf("%w: %d holds were not released", w.over(ctx.Err()), c.engine.Holds())
-		}
+		drained, holds := c.engine.Drained(), c.engine.Holds()
 		c.mu.Unlock()
+		if !drained {
+			why = fmt.Errorf("%w: %d holds were not released", w.over(w.look()), holds)
+		}
 	}
 	if why != nil {
 		return why, c.close(false, nil)
 	}
-	if err = c.close(true, ctx.Done()); err != nil && ctx.Err() != nil {
-		why = w.over(ctx.Err())
+	if err = c.close(true, ctx.Done()); err != nil && w.look() != nil {
+		why = w.over(w.ended)
 	}
 	return why, err
 }

@@ -34,12 +34,13 @@ func (h *Hold) downgrade(ctx context.Context) (current, read *Hold, err error) {
 	switch {
 	case known:
 		return h, nil, err
-	case ctx.Err() != nil:
-		return h, nil, w.over(ctx.Err())
+	case w.look() != nil:
+		return h, nil, w.over(w.ended)
 	}
 	until := time.Now().Add(endTimeout)
 	read = h.likeness(ctx, protocol.Read)
 	read.work.Store(h.work.Load())
+	ctx = forRelease(ctx)
 	c.mu.Lock()
 	now := c.now()
 	if known, err = c.engine.Downgrade(now, &h.Hold, &read.Hold); read.State() == engine.Failed {
@@ -49,7 +50,6 @@ func (h *Hold) downgrade(ctx context.Context) (current, read *Hold, err error) {
 	}
 	h.next.Store(read)
 	known, err = h.ends(now, known, err)
-	ctx = forRelease(ctx)
 	c.run(c.unlock(now), ctx)
 	if !known {
 		err = h.answered(ctx, until)
@@ -119,8 +119,8 @@ func (h *Hold) tryUpgrade(ctx context.Context) (current, write *Hold, err error)
 		return h, nil, c.converts()
 	case c.config.Replicas > 0:
 		return h, nil, errReplicas // which would have to confirm it, or have it undone
-	case ctx.Err() != nil:
-		return h, nil, w.over(ctx.Err())
+	case w.look() != nil:
+		return h, nil, w.over(w.ended)
 	}
 	up := h.likeness(ctx, protocol.Write)
 	upgraded := make(chan struct{})
@@ -134,6 +134,7 @@ func (h *Hold) tryUpgrade(ctx context.Context) (current, write *Hold, err error)
 	case <-c.ends.Done():
 		gaveUp = engine.ErrClosed
 	}
+	w.look()
 	c.mu.Lock()
 	defer c.flush()
 	if gaveUp != nil && up.State() == engine.Wanted {
@@ -154,8 +155,8 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (t protocol.Tick
 	switch {
 	case c.converts() != nil:
 		return t, c.converts()
-	case ctx.Err() != nil:
-		return t, w.over(ctx.Err())
+	case w.look() != nil:
+		return t, w.over(w.ended)
 	}
 	c.mu.Lock()
 	now := c.now()
@@ -173,7 +174,17 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (t protocol.Tick
 	h.released, h.detached, h.ended = true, true, c.signals.Get().(chan struct{})
 	c.flush()
 	h.end(engine.ErrDetached)
-	gaveUp := h.await(ctx, nil, c.ends.Done())
+	if context.Cause(ctx) == engine.ErrDetached { // the hold's own context: what else ends it still counts
+		at, limited := ctx.Deadline()
+		if ctx = h.parent; limited {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, at)
+			defer cancel()
+		}
+		w.ctx = ctx
+	}
+	gaveUp := h.await(ctx, nil, c.over.Done()) // Close waits for the answer
+	w.look()
 	c.mu.Lock()
 	defer c.flush()
 	h.awaited()

@@ -100,14 +100,33 @@ func (h *Hold) Unlock(ctx context.Context) error {
 
 // UnlockAll releases holds together, and returns the error of each.
 func UnlockAll(ctx context.Context, holds []*Hold) []error {
-	until := time.Now().Add(endTimeout)
+	return unlockAll(holds, func() context.Context { return forRelease(ctx) }, endTimeout)
+}
+
+// soon is how long a call whose wait has ended waits for the release of what it has got: it is to return
+// within 50 ms.
+const soon = 20 * time.Millisecond
+
+// ReleaseAll releases what a call with that context has got which fails with err.
+func ReleaseAll(ctx context.Context, holds []*Hold, err error) {
+	limit := endTimeout
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		ctx, limit = context.WithoutCancel(ctx), soon
+	}
+	unlockAll(holds, func() context.Context { return ctx }, limit)
+}
+
+// unlockAll releases holds together. It waits for the answers until the context ends that end returns, once
+// all releases have begun, and for no longer than limit.
+func unlockAll(holds []*Hold, end func() context.Context, limit time.Duration) []error {
+	until := time.Now().Add(limit)
 	errs, known := make([]error, len(holds)), make([]bool, len(holds))
 	for i, h := range holds {
 		var fx *effects
 		holds[i], fx, known[i], errs[i] = h.begin()
 		h.client.run(fx, nil)
 	}
-	ctx = forRelease(ctx)
+	ctx := end()
 	for i, h := range holds {
 		if !known[i] {
 			errs[i] = h.answered(ctx, until)
@@ -172,6 +191,7 @@ func (h *Hold) answered(ctx context.Context, until time.Time) error {
 		timeout.Stop()
 		c.timeouts.Put(timeout)
 	}
+	ended := ctx.Err() != nil // read while Client.mu is not locked: see look
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.awaited()
@@ -179,7 +199,7 @@ func (h *Hold) answered(ctx context.Context, until time.Time) error {
 		return h.Err()
 	}
 	waited := "yet"
-	if ctx.Err() == nil {
+	if !ended {
 		waited = fmt.Sprint("for ", endTimeout)
 	}
 	err := fmt.Errorf("no answer %s, the release goes on: %w", waited, gaveUp)
@@ -192,7 +212,7 @@ func (h *Hold) answered(ctx context.Context, until time.Time) error {
 // Extend has the hold last for d from now, at least.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	w := wait{ctx: ctx, start: time.Now()}
-	if err := ctx.Err(); err != nil {
+	if err := w.look(); err != nil {
 		return w.over(err)
 	}
 	c := h.client

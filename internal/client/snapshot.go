@@ -34,7 +34,7 @@ func (c *Client) Force(ctx context.Context, name string, held int64) error {
 func (c *Client) request(ctx context.Context, name string,
 	send func(now time.Time, name string, tag any) error) (*protocol.State, error) {
 	w := wait{ctx: ctx, start: time.Now()}
-	if err := ctx.Err(); err != nil {
+	if err := w.look(); err != nil {
 		return nil, w.over(err)
 	}
 	done := make(chan engine.Answer, 1)

@@ -12,8 +12,7 @@ import (
 // How a call asks for the lock, until it is granted, gives up or fails.
 
 // AcquireAll begins calls that try to get different locks. If each asks the server, they ask together, and
-// get all of them or none. If they get none, they may fail with ErrAgain, though each alone could get its
-// lock.
+// get all of them. If they do not, each asks alone.
 func (e *Engine) AcquireAll(now time.Time, holds []*Hold) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	before := len(e.out.Send)
@@ -67,10 +66,10 @@ func (e *Engine) start(now time.Time, h *Hold) {
 		e.fail(now, h, ErrClosed)
 	case h.Caller != 0 && !t.takenBy(h):
 		e.fail(now, h, ErrOwner)
+	case h.Ticket != nil && (t.lost > 0 || held || t.asking != nil):
+		e.fail(now, h, errHolds) // ErrLost would say that the ticket is of no use
 	case t.lost > 0, held && t.claim == nil:
 		e.fail(now, h, ErrLost)
-	case h.Ticket != nil && (held || t.asking != nil):
-		e.fail(now, h, errHolds)
 	case held && h.Mode == protocol.Write && t.claim.mode == protocol.Read:
 		e.fail(now, h, ErrUpgrade)
 	case held:

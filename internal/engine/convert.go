@@ -12,7 +12,7 @@ import (
 // How a claim is converted: to write after reading, to read after writing, and for a ticket.
 
 var (
-	errHolds       = errors.New("the owner holds the lock, or waits for it, already")
+	errHolds       = errors.New("the owner has a hold on the lock, or waits for it, already")
 	errInFlight    = errors.New("a downgrade or an upgrade of it is not answered yet")
 	errSeveralHeld = errors.New("its owner has other holds on the lock")
 )

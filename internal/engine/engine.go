@@ -292,11 +292,13 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 	switch r.kind {
 	case asksAll:
-		if err == nil && reply.Token == 0 {
-			err = ErrAgain
-		}
 		for _, part := range r.all {
-			e.Replied(now, part, reply, err)
+			if c := part.claim; err != nil || reply.Token != 0 {
+				e.Replied(now, part, reply, err)
+			} else if c.state == Asking { // each alone: an earlier run may have granted them all
+				e.sendAsk(now, c)
+				e.schedule(now, c)
+			}
 		}
 		return
 	case inspects:

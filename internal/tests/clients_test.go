@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/client"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
@@ -623,6 +625,85 @@ func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
 			}
 			unlock(w, kept...)
 		})
+	})
+}
+
+// A hook that panics, or ends its goroutine, in a lock call leaves no lock behind that nobody releases, and no
+// goroutine.
+func TestHookThatPanicsInACall(t *testing.T) {
+	each(t, map[string]func(){"panic": func() { panic("oh") }, "Goexit": runtime.Goexit},
+		func(t *testing.T, fails func()) {
+			onServers(t, func(w *world) {
+				var caller atomic.Uint64 // its goroutine
+				rw := w.newLockVia(func(c *redis.Client) {
+					c.AddHook(onEach(func(redis.Cmder) {
+						if client.Goroutine() == caller.Load() {
+							fails()
+						}
+					}))
+				}, rwlock.WithLease(w.lease))
+				eventually(w, func() bool { // the library may send for the caller
+					unlock(w, take(w, newOwner(), rw, write, "n"))
+					returned, done := false, make(chan struct{})
+					go func() {
+						defer close(done)
+						defer func() { _ = recover() }()
+						caller.Store(client.Goroutine())
+						defer caller.Store(0)
+						h, err := rw.Lock(newOwner(), "n") // with a MaxWait, the caller never sends
+						returned = true
+						caller.Store(0)
+						require.NoError(w, err)
+						unlock(w, h)
+					}()
+					<-done
+					return !returned
+				}, "a hook that fails")
+				other := w.newLock()
+				unlock(w, take(w, newOwner(), other, write, "n"))
+				unlock(w, take(w, newOwner(), rw, write, "n"))
+				waitFree(w, other, "n")
+				require.Empty(w, rw.Snapshot().Holds)
+			})
+		})
+}
+
+// A curious context asks the library something whenever it is asked for its error.
+type curious struct {
+	context.Context
+	h *rwlock.Hold
+}
+
+func (c curious) Err() error {
+	_ = c.h.Deadline()
+	return c.Context.Err()
+}
+
+// Contexts are code of the user, which may call the library.
+func TestContextThatCallsTheLibrary(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, far := w.newLock(), w.newLock()
+		outer, other := take(w, newOwner(), rw, write, "outer"), take(w, newOwner(), far, write, "n")
+		ask := func(d time.Duration) curious { return curious{lasting(w, d), outer} }
+		for _, c := range []*call{w.launch(ask(w.while), rw, read, "n"), w.launch(ask(hang), rw, read, "n",
+			rwlock.MaxWait(w.while))} {
+			require.ErrorIs(w, errOf(c.wait()), context.DeadlineExceeded)
+		}
+		ends := func(what string, call func() error) {
+			require.NoError(w, errOf(w.start(call).wait()), what)
+		}
+		unlock(w, other)
+		var h *rwlock.Hold
+		ends("RLock", func() (err error) {
+			h, err = rw.RLock(ask(hang), "n")
+			return err
+		})
+		ends("TryUpgrade", func() error { return h.TryUpgrade(ask(hang)) })
+		ends("Extend", func() error { return h.Extend(ask(hang), time.Hour) })
+		ends("Downgrade", func() error { return h.Downgrade(ask(hang)) })
+		ends("Detach", func() error { return errOf(h.Detach(ask(hang), w.lease)) })
+		ends("Unlock", func() error { return outer.Unlock(ask(hang)) })
+		ends("Shutdown", func() error { return rw.Shutdown(ask(hang)) })
 	})
 }
 

@@ -58,6 +58,8 @@ func TestClose(t *testing.T) {
 
 		require.NoError(w, rw.Close())
 		require.ErrorIs(w, errOf(rw.Lock(owner, "w")), rwlock.ErrClosed)
+		require.ErrorIs(w, errOf(rw.TryAll(ctx, nil)), rwlock.ErrClosed)
+		require.ErrorIs(w, rw.WithAll(ctx, nil, nothingWithAll), rwlock.ErrClosed)
 		for name, call := range everyCall {
 			require.ErrorIs(w, call(ctx, rw), rwlock.ErrClosed, name)
 			require.ErrorContains(w, call(ctx, rw), "rwlock: ", name)

@@ -474,3 +474,154 @@ func TestTryAllOfWhatIsHeld(t *testing.T) {
 		}
 	})
 }
+
+// Detach ends the context that it may have been called with, as every call under a hold is.
+func TestDetachWithTheHoldsOwnContext(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy(500 * time.Millisecond)
+		var ticket rwlock.Ticket
+		require.NoError(w, rw.WithLock(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) (err error) {
+			inner := take(w, ctx, rw, read, "inner")
+			defer unlock(w, inner)
+			ctx, cancel := context.WithTimeout(inner.Context(), hang)
+			defer cancel()
+			ticket, err = h.Detach(ctx, time.Minute)
+			return err
+		}))
+		h, err := rw.Attach(context.Background(), ticket)
+		require.NoError(w, err)
+
+		gate := make(chan struct{})
+		p.On(script("convert")).DelayRequest(gate).Times(1)
+		ctx, cancel := context.WithTimeout(h.Context(), w.while)
+		defer cancel()
+		require.ErrorIs(w, errOf(h.Detach(ctx, time.Minute)), context.DeadlineExceeded)
+		close(gate)
+		waitFree(w, rw, "n")
+	})
+}
+
+// An owner that has not released a hold that it lost is told so, and the ticket is still good.
+func TestAttachBesideALostHold(t *testing.T) {
+	onServers(t, func(w *world) {
+		a, b, o := w.newLock(), w.newLock(rwlock.WithLease(w.lease)), newOwner()
+		lost := take(w, o, b, read, "n")
+		require.NoError(w, a.ForceUnlock(context.Background(), "n"))
+		w.lostWhen(lost)
+		ticket := detach(w, take(w, newOwner(), a, write, "n"), time.Minute)
+		_, err := b.Attach(o, ticket)
+		requireError(w, err, "has a hold on the lock")
+		require.NotErrorIs(w, err, rwlock.ErrLost)
+		require.ErrorIs(w, lost.Unlock(context.Background()), rwlock.ErrLost)
+		h, err := b.Attach(o, ticket)
+		require.NoError(w, err)
+		unlock(w, h)
+	})
+}
+
+// Shutdown lets a Detach that has begun end: the lock is the ticket's then.
+func TestShutdownWaitsForDetach(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy(hang)
+		h, gate := take(w, newOwner(), rw, write, "n"), make(chan struct{})
+		r := p.On(script("convert")).DelayReply(gate).Times(1)
+		var ticket rwlock.Ticket
+		detached := w.start(func() (err error) {
+			ticket, err = h.Detach(context.Background(), time.Minute)
+			return err
+		})
+		require.NoError(w, r.WaitHit(soon(w)))
+		down := w.shutDown(context.Background(), rw)
+		close(gate)
+		require.NoError(w, errOf(detached.wait()))
+		require.NoError(w, errOf(down.wait()))
+		next, err := w.newLock().Attach(context.Background(), ticket)
+		require.NoError(w, err)
+		unlock(w, next)
+	})
+}
+
+// A request of TryAll whose reply is lost, or that runs twice, has the result of one run.
+func TestTryAllThatRunsTwice(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy(300 * time.Millisecond)
+		other := take(w, newOwner(), w.newLock(), read, "r")
+		for i := range 10 {
+			if r := p.On(script("lock_all")).Times(1); i%2 == 0 {
+				r.DropReply()
+			} else {
+				r.Duplicate()
+			}
+			holds, err := rw.TryAll(context.Background(), []rwlock.Want{need(fmt.Sprint("a", i), write), need("r", read),
+				need(fmt.Sprint("b", i), read)})
+			require.NoError(w, err)
+			requireHeld(w, holds...)
+			unlock(w, holds...)
+		}
+		unlock(w, other)
+	})
+}
+
+// An observer is told once of each call that TryAll makes: of those that got their locks, and of the one that
+// did not.
+func TestTryAllIsObserved(t *testing.T) {
+	everywhere(t, func(w *world) {
+		var j journal
+		rw, other := w.newLock(rwlock.WithObserver(&j)), take(w, newOwner(), w.newLock(), write, "b")
+		_, err := rw.TryAll(context.Background(), []rwlock.Want{need("a", write), need("b", write), need("c", read)})
+		require.ErrorIs(w, err, rwlock.ErrLocked)
+		unlock(w, other)
+		require.NoError(w, rw.Close())
+		var refused []string
+		for _, e := range j.of(rwlock.EventRefused) {
+			require.ErrorIs(w, e.Err, rwlock.ErrLocked)
+			refused = append(refused, e.Name)
+		}
+		require.Equal(w, []string{"b"}, refused)
+	})
+}
+
+// TryAll takes so many locks in several steps, and releases all if one of the last cannot be had.
+func TestTryAllOfMany(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, other := w.newLock(), w.newLock()
+		var wants []rwlock.Want
+		for i := range 450 {
+			wants = append(wants, need(fmt.Sprintf("%03d", i), bothModes[i%2]))
+		}
+		h := take(w, newOwner(), other, write, "440")
+		holds, err := rw.TryAll(context.Background(), wants)
+		require.ErrorIs(w, err, rwlock.ErrLocked)
+		require.ErrorContains(w, err, `"440"`)
+		require.Empty(w, holds)
+		for _, name := range []string{"000", "200", "439", "449"} {
+			waitFree(w, other, name)
+		}
+		unlock(w, h)
+		holds, err = rw.TryAll(context.Background(), wants)
+		require.NoError(w, err)
+		require.Len(w, holds, len(wants))
+		require.Equal(w, holds[0].Owner(), held(w, other, "449", holds[0].Owner(), bothModes[1]).Owner)
+		unlock(w, holds...)
+	})
+}
+
+// WithAll returns soon after its wait has ended, though the server does not answer any more: it does not wait
+// for the release of what it has.
+func TestWithAllReturnsThoughTheServerIsFrozen(t *testing.T) {
+	each(t, map[string][]rwlock.LockOption{"context": nil, "MaxWait": {rwlock.MaxWait(time.Second)}},
+		func(t *testing.T, opts []rwlock.LockOption) {
+			inBubble(t, func(w *world) {
+				rw, wire := w.newMortal()
+				w.keep(newOwner(), w.newLock(), write, "b")
+				ctx, start := context.Background(), time.Now()
+				if opts == nil {
+					ctx = lasting(w, time.Second)
+				}
+				time.AfterFunc(time.Second/2, wire.freeze)
+				err := rw.WithAll(ctx, []rwlock.Want{need("a", write), need("b", write)}, nothingWithAll, opts...)
+				require.ErrorIs(w, err, context.DeadlineExceeded)
+				w.within(time.Second+50*time.Millisecond, start, time.Now())
+			})
+		})
+}

@@ -503,6 +503,33 @@ func (f *weather) over(c *redis.Client) {
 	}))
 }
 
+// A clientTimeout matches the error of a context that has ended, as those of package net do.
+type clientTimeout struct{}
+
+func (clientTimeout) Error() string        { return "i/o timeout" }
+func (clientTimeout) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// A timeout of the client's is not the end of a wait: a call that fails with it says so, and nothing else.
+func TestTimeoutOfTheClientIsNotTheCalls(t *testing.T) {
+	bubbled(t, func(w *world) {
+		f, cause := &weather{}, &net.OpError{Op: "dial", Net: "tcp", Err: clientTimeout{}}
+		rw := w.newLockVia(f.over)
+		f.set(cause)
+		for _, err := range []error{
+			errOf(rw.TryLock(context.Background(), "n", rwlock.MaxWait(w.lease))),
+			errOf(rw.TryLock(lasting(w, time.Hour), "n")),
+			errOf(rw.Lock(context.Background(), "n")),
+		} {
+			require.ErrorIs(w, err, cause)
+			require.NotContains(w, err.Error(), "not free within")
+			require.NotContains(w, err.Error(), "i/o timeout after")
+		}
+		err := errOf(rw.Lock(context.Background(), "n", rwlock.MaxWait(w.lease/2)))
+		requireError(w, err, context.DeadlineExceeded, cause, "not free within")
+		f.set(nil)
+	})
+}
+
 // answer is an error that a server replies.
 type answer string
 
