@@ -123,7 +123,7 @@ func (d *Dispatcher) reloadMap() {
 		}
 		d.Send(unrouted...)
 		if len(masters) > 0 {
-			d.subscriptions.mapped(masters)
+			d.subscriptions.mapped()
 		}
 		if changed {
 			d.calls.Changed()
