@@ -197,6 +197,32 @@ func TestReplyOfAFormerMasterIsDropped(t *testing.T) {
 	})
 }
 
+// If some requests of a batch have moved to another master, the batch does not fail: the master that has the
+// others answers all of them.
+func TestBatchOfWhichSomeHaveMoved(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		d.Send(on(0, 2))
+		synctest.Wait() // there is a map now
+		gate := make(chan struct{})
+		f.node(nodeB).gate = gate
+		d.Send(on(3, 4), on(2, 4))
+		synctest.Wait()
+		f.replace(nodeA, nodeA, nodeB, nodeC)
+		time.Sleep(slowReply + 2*checkEvery)
+		synctest.Wait()
+		d.mu.Lock()
+		require.Len(t, d.cluster.masters, 3)
+		d.mu.Unlock()
+		require.Len(t, r.all(), 1)
+		close(gate)
+		synctest.Wait()
+		require.Len(t, r.all(), 3)
+		for _, result := range r.all() {
+			require.NoError(t, result.Err)
+		}
+	})
+}
+
 // Requests that wait for a master which was replaced go to the one that has their locks, in their order.
 func TestRequestsThatWaitMoveToTheNewMaster(t *testing.T) {
 	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
@@ -345,8 +371,8 @@ func TestMapBeforeTheSubscriptionBegins(t *testing.T) {
 	})
 }
 
-// A subscription that is not begun when a map comes without its master does not begin: the former master would
-// answer, but brings no messages.
+// A subscription that is not begun when a map comes without its master does not begin: the former master
+// would answer, but brings no messages.
 func TestSubscriptionToAFormerMasterDoesNotBegin(t *testing.T) {
 	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, _ *fakeCluster, d *Dispatcher, _ *receiver) {
 		d.setMasters(t, nodeA)
@@ -390,7 +416,8 @@ func TestMapWhileListenBegins(t *testing.T) {
 		waits, stacks := false, make([]byte, 1<<20)
 		for i := 0; i < 10_000 && !waits; i++ {
 			runtime.Gosched()
-			waits = strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "dispatch.(*subscriptions).change(")
+			n := runtime.Stack(stacks, true)
+			waits = strings.Contains(string(stacks[:n]), "dispatch.(*subscriptions).change(")
 		}
 		d.setMasters(t, nodeA, nodeB)
 		l.report.Unlock()
