@@ -204,11 +204,15 @@ func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 	if held {
 		n.used = now
 	}
-	if queued {
-		d.serve(now, n)
-	}
 	if used && n.table.empty() {
 		d.emptied(now, n)
+	}
+	if e.extended && n.wanted.Sub(now) > d.lease.Duration {
+		n.wanted = time.Time{}
+		d.recall(now, n, false) // nobody new is to be let in under a lease that long, in case the process dies
+	}
+	if queued {
+		d.serve(now, n)
 	}
 	if e.place == leaves && n.lasts() && n.asked.IsZero() && n.failures == 0 {
 		d.renew(now, n)
@@ -234,7 +238,8 @@ func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
 		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
 	case e == nil:
 		n := former.name
-		e = &entry{name: n, ask: r, mode: protocol.Read, since: now}
+		e = &entry{name: n, ask: r, mode: protocol.Read, since: now, extended: former.extended}
+		former.extended = false
 		*r.LayerData() = e
 		if former.place == remote {
 			d.send(e)
@@ -272,10 +277,7 @@ func (d *Layer) emptied(now time.Time, n *name) {
 	switch n.state {
 	case Live:
 		d.idle.PushBack(n)
-		switch {
-		case !n.wanted.IsZero(): // nobody is to wait for what a hold was extended for, if the process dies
-			d.recall(now, n, false)
-		case d.idle.Len() > mostIdle:
+		if d.idle.Len() > mostIdle {
 			d.recall(now, d.idle.First(), false)
 		}
 	case Recalled:
@@ -290,7 +292,7 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 	case e.place != holds:
 		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
 	case r.Extend > 0 && until.After(n.until):
-		n.waits = append(n.waits, r)
+		n.waits, e.extended = append(n.waits, r), true
 		if until.After(n.wanted) {
 			n.wanted = until
 			d.renew(now, n)
