@@ -77,6 +77,9 @@ func (d *Layer) route(now time.Time, e *entry) {
 	if n.state == Live && !now.Before(n.until) {
 		d.lapse(now, n)
 	}
+	if !d.listening {
+		d.recall(now, n, false)
+	}
 	h := e.ask.Hold()
 	switch special := h.NoRenew || h.Lease != d.config.Hold; { // it asks for what a delegation does not give
 	case special, n.state > Live:
@@ -174,7 +177,7 @@ func (d *Layer) queued(now time.Time, e *entry) {
 
 // serve grants the lock to those whose turn it is.
 func (d *Layer) serve(now time.Time, n *name) {
-	if n.state != Live || !n.doubted.IsZero() || !now.Before(n.until) {
+	if n.state != Live || !d.listening || !n.doubted.IsZero() || !now.Before(n.until) {
 		return
 	}
 	n.more = n.table.serve(n.token < n.top, func(e *entry) { d.grant(now, e) })

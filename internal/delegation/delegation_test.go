@@ -1361,3 +1361,51 @@ func TestTryIsToldThatTheLockIsHeld(t *testing.T) {
 	r.answer(lua.Return)
 	require.NoError(t, h.Err())
 }
+
+// What concerns all delegations is done for some of them at a time, so that other calls wait for these alone. No
+// delegation is used meanwhile.
+func TestManyDelegationsAreHandledInSlices(t *testing.T) {
+	const many = 3 * sweptAtOnce
+	for name, c := range map[string]struct {
+		begin  func(r *rig)
+		script *lua.Script
+		served bool // by the delegation, once it is renewed
+	}{
+		"subscribed":   {func(r *rig) { r.layer.Subscribed(r.now) }, lua.Delegate, true},
+		"slept":        {func(r *rig) { r.layer.Slept(r.now, time.Millisecond) }, lua.Delegate, true},
+		"unsubscribed": {func(r *rig) { r.layer.Unsubscribed(r.now, errSilence) }, lua.Return, false},
+		"closed":       {func(r *rig) { r.layer.Close(r.now) }, lua.Return, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for i := range many {
+				r.delegate(fmt.Sprint("n", i), protocol.Write)
+			}
+			r.now = r.now.Add(time.Millisecond)
+			r.do(func() { c.begin(r) })
+			require.Equal(t, sweptAtOnce, r.sends(c.script))
+			var calls []*engine.Hold
+			if name != "closed" {
+				for i := range many {
+					calls = append(calls, r.call(engine.Hold{Name: fmt.Sprint("n", i), Mode: protocol.Write}))
+				}
+			}
+			for _, h := range calls {
+				require.Equal(t, engine.Wanted, h.State())
+			}
+			for r.sends(c.script) < many {
+				before := r.sends(c.script)
+				at, due := r.layer.Next()
+				require.True(t, due && !at.After(r.now))
+				r.do(func() { r.layer.Tick(r.now) })
+				require.LessOrEqual(t, r.sends(c.script)-before, sweptAtOnce)
+			}
+			for r.sends(c.script) > 0 {
+				r.answer(c.script)
+			}
+			for _, h := range calls {
+				require.Equal(t, c.served, h.State() == engine.Live)
+			}
+		})
+	}
+}
