@@ -77,6 +77,9 @@ func (d *Layer) route(now time.Time, e *entry) {
 	if n.state == Live && !now.Before(n.until) {
 		d.lapse(now, n)
 	}
+	if !d.listening {
+		d.recall(now, n, false)
+	}
 	h := e.ask.Hold()
 	switch special := h.NoRenew || h.Lease != d.config.Hold; { // it asks for what a delegation does not give
 	case special, n.state > Live:
@@ -174,7 +177,7 @@ func (d *Layer) queued(now time.Time, e *entry) {
 
 // serve grants the lock to those whose turn it is.
 func (d *Layer) serve(now time.Time, n *name) {
-	if n.state != Live || !n.doubted.IsZero() || !now.Before(n.until) {
+	if n.state != Live || !d.listening || !n.doubted.IsZero() || !now.Before(n.until) {
 		return
 	}
 	n.more = n.table.serve(n.token < n.top, func(e *entry) { d.grant(now, e) })
@@ -204,11 +207,15 @@ func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 	if held {
 		n.used = now
 	}
-	if queued {
-		d.serve(now, n)
-	}
 	if used && n.table.empty() {
 		d.emptied(now, n)
+	}
+	if e.extended && n.wanted.Sub(now) > d.lease.Duration {
+		n.wanted = time.Time{}
+		d.recall(now, n, false) // nobody new is to be let in under a lease that long, in case the process dies
+	}
+	if queued {
+		d.serve(now, n)
 	}
 	if e.place == leaves && n.lasts() && n.asked.IsZero() && n.failures == 0 {
 		d.renew(now, n)
@@ -234,7 +241,8 @@ func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
 		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
 	case e == nil:
 		n := former.name
-		e = &entry{name: n, ask: r, mode: protocol.Read, since: now}
+		e = &entry{name: n, ask: r, mode: protocol.Read, since: now, extended: former.extended}
+		former.extended = false
 		*r.LayerData() = e
 		if former.place == remote {
 			d.send(e)
@@ -272,10 +280,7 @@ func (d *Layer) emptied(now time.Time, n *name) {
 	switch n.state {
 	case Live:
 		d.idle.PushBack(n)
-		switch {
-		case !n.wanted.IsZero(): // nobody is to wait for what a hold was extended for, if the process dies
-			d.recall(now, n, false)
-		case d.idle.Len() > mostIdle:
+		if d.idle.Len() > mostIdle {
 			d.recall(now, d.idle.First(), false)
 		}
 	case Recalled:
@@ -290,7 +295,7 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 	case e.place != holds:
 		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
 	case r.Extend > 0 && until.After(n.until):
-		n.waits = append(n.waits, r)
+		n.waits, e.extended = append(n.waits, r), true
 		if until.After(n.wanted) {
 			n.wanted = until
 			d.renew(now, n)

@@ -60,8 +60,9 @@ const (
 	returnPatience = time.Second
 	// firstSlot is larger than any slot of the engine's.
 	firstSlot = 900_000
-	// atOnce is how many names a Tick handles.
-	atOnce = 250
+	// atOnce is how many names a Tick handles, beside sweptAtOnce for the sweeps.
+	atOnce      = 250
+	sweptAtOnce = 100
 )
 
 // Config configures a Layer.
@@ -92,6 +93,7 @@ type Layer struct {
 	closed    bool
 	credit    int           // of all names
 	trip      time.Duration // the shortest that a request took to be answered
+	sweeps    []sweep
 
 	stranded   int   // delegations that were left to their leases by Close, since the client was closed
 	strandedBy error // the last error of one
@@ -262,14 +264,7 @@ func (d *Layer) Heard(now time.Time, payload string) {
 // lost, so each delegation is renewed before it is used again.
 func (d *Layer) Subscribed(now time.Time) {
 	d.listening = true
-	for _, n := range d.delegated() {
-		switch n.state {
-		case Asked:
-			n.doubted = now
-		case Live, Recalled:
-			d.doubt(now, n)
-		}
-	}
+	d.doubtAll(now)
 	d.engine.Subscribed(now)
 }
 
@@ -277,9 +272,11 @@ func (d *Layer) Subscribed(now time.Time) {
 // the delegations are returned.
 func (d *Layer) Unsubscribed(now time.Time, err error) {
 	d.listening = false
-	for _, n := range d.delegated() {
-		d.recall(now, n, false)
-	}
+	d.each(now, func(now time.Time, n *name) {
+		if !d.listening {
+			d.recall(now, n, false)
+		}
+	})
 	d.engine.Unsubscribed(now, err)
 }
 
@@ -294,42 +291,84 @@ func (d *Layer) delegated() []*name {
 // now.
 func (d *Layer) Resume(now time.Time) {
 	d.engine.Resume(now)
-	for _, n := range d.delegated() {
+	d.each(now, func(now time.Time, n *name) {
 		if n.failures > 0 && n.asked.IsZero() {
 			n.failures, n.retry = 1, now
 			d.schedule(n)
 		}
-	}
+	})
 }
 
 // Slept says that the machine may have been asleep for slept until now. Nothing is granted under a delegation
 // until it was renewed.
 func (d *Layer) Slept(now time.Time, slept time.Duration) {
 	d.engine.Slept(now, slept)
-	for _, n := range d.delegated() {
-		n.delegation.Sent = n.delegation.Sent.Add(-slept)
+	for _, n := range d.timed.All() {
 		switch n.state {
-		case Asked:
-			n.doubted = now
 		case Live, Recalled:
+			n.delegation.Sent = n.delegation.Sent.Add(-slept)
 			n.until = engine.AfterSleep(n.until, now, slept)
-			d.doubt(now, n)
 		case Returning:
 			n.asked, n.failures, n.retry = time.Time{}, 1, now
 			d.schedule(n)
 		}
 	}
+	d.doubtAll(now)
+}
+
+// A sweep is what is to be done for many delegations.
+type sweep struct {
+	since time.Time
+	names []*name // left; what has no delegation is left out
+	do    func(now time.Time, n *name)
+}
+
+// each does something for all delegations: for the first ones now, and in Ticks for the others, so that no
+// call waits until all are done. By then, a delegation may have ended.
+func (d *Layer) each(now time.Time, do func(now time.Time, n *name)) {
+	d.sweeps = append(d.sweeps, sweep{now, d.timed.All(), do})
+	d.sweep(now)
+}
+
+// sweep does what each has left to do, for some delegations.
+func (d *Layer) sweep(now time.Time) {
+	for left := sweptAtOnce; left > 0 && len(d.sweeps) > 0; {
+		s := &d.sweeps[0]
+		some := s.names[:min(left, len(s.names))]
+		s.names = s.names[len(some):]
+		left -= len(some)
+		for _, n := range some {
+			if n.state > Gated {
+				s.do(now, n)
+			}
+		}
+		if len(s.names) == 0 {
+			d.sweeps = slices.Delete(d.sweeps, 0, 1)
+		}
+	}
+}
+
+// doubtAll has all delegations renewed before they are used again.
+func (d *Layer) doubtAll(now time.Time) {
+	for _, n := range d.timed.All() {
+		n.doubted = now
+	}
+	d.each(now, func(now time.Time, n *name) {
+		if n.lasts() && !n.doubted.IsZero() && !n.asked.After(n.doubted) {
+			d.renew(now, n)
+		}
+	})
 }
 
 // Close returns all delegations as soon as nobody holds a lock under them. No new ones are requested.
 func (d *Layer) Close(now time.Time) {
 	d.closed = true
-	for _, n := range d.delegated() {
+	d.each(now, func(now time.Time, n *name) {
 		d.recall(now, n, false)
 		if n.state == Returning && n.asked.IsZero() {
 			d.sendReturn(now, n) // it has failed, and would be repeated later
 		}
-	}
+	})
 	for _, n := range d.timed.All() {
 		if n.state == Gated {
 			d.ungate(now, n)
@@ -374,13 +413,16 @@ func (d *Layer) schedule(n *name) {
 func (d *Layer) Next() (at time.Time, ok bool) {
 	at, _ = d.engine.Next()
 	names, _ := d.timed.Next()
-	at = order.Earlier(at, names)
+	if at = order.Earlier(at, names); len(d.sweeps) > 0 {
+		at = order.Earlier(at, d.sweeps[0].since)
+	}
 	return at, !at.IsZero()
 }
 
 // Tick does what is due.
 func (d *Layer) Tick(now time.Time) {
 	d.engine.Tick(now)
+	d.sweep(now)
 	for range atOnce {
 		at, ok := d.timed.Next()
 		if !ok || at.After(now) && len(d.passed) == 0 {

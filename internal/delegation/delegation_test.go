@@ -317,19 +317,78 @@ func TestExtendedHoldExtendsTheDelegation(t *testing.T) {
 	r := newRig(t)
 	r.delegate("n", protocol.Write)
 	h := r.write()
-	var x engine.Extension
-	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
-	over, _ := x.Over()
-	require.False(t, over)
-	q := r.next(lua.Delegate)
-	require.GreaterOrEqual(t, q.Lease.Duration, time.Minute)
-	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token})
-	over, err := x.Over()
-	require.True(t, over)
-	require.NoError(t, err)
+	r.extend(h)
 	require.False(t, h.Deadline().Before(r.now.Add(time.Minute)))
 	require.NoError(t, r.release(h))
 	require.Equal(t, 1, r.sends(lua.Return), "nobody is to wait for a minute if the process dies now")
+}
+
+// extend extends a hold by a minute, which renews its delegation.
+func (r *rig) extend(h *engine.Hold) {
+	r.t.Helper()
+	var x engine.Extension
+	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
+	over, _ := x.Over()
+	require.False(r.t, over)
+	q := r.next(lua.Delegate)
+	require.GreaterOrEqual(r.t, q.Lease.Duration, time.Minute)
+	r.reply(q, r.granted(q))
+	over, err := x.Over()
+	require.True(r.t, over)
+	require.NoError(r.t, err)
+}
+
+// D1: if others hold or want the lock when an extended hold ends, its delegation is returned with the last
+// hold that there is. Whoever comes or waits does not prolong it.
+func TestNothingNewAfterAnExtendedHold(t *testing.T) {
+	t.Run("another reads", func(t *testing.T) {
+		r := newRig(t)
+		r.delegate("n", protocol.Read)
+		h, other := r.read(), r.read()
+		r.extend(h)
+		require.NoError(t, r.release(h))
+		require.Empty(t, r.sent)
+		late := r.read()
+		require.Equal(t, late, r.next(lua.Lock).Hold())
+		require.NoError(t, r.release(other))
+		r.answer(lua.Return)
+	})
+	t.Run("another writer waits", func(t *testing.T) {
+		r := newRig(t)
+		r.delegate("n", protocol.Write)
+		h, waits := r.write(), r.write()
+		r.extend(h)
+		require.NoError(t, r.release(h))
+		require.Equal(t, waits, r.next(lua.Lock).Hold())
+		r.answer(lua.Return)
+	})
+	t.Run("it is downgraded", func(t *testing.T) {
+		r := newRig(t)
+		r.delegate("n", protocol.Write)
+		h, read := r.write(), &engine.Hold{}
+		r.extend(h)
+		r.do(func() { _, _ = r.engine.Downgrade(r.now, h, read) })
+		other := r.read()
+		require.Equal(t, engine.Live, other.State(), "the hold lasts")
+		require.NoError(t, r.release(read))
+		require.NoError(t, r.release(other))
+		r.answer(lua.Return)
+	})
+	t.Run("it ends late", func(t *testing.T) {
+		r := newRig(t)
+		r.delegate("n", protocol.Read)
+		h := r.read()
+		r.extend(h)
+		for range 60 {
+			r.pass(time.Second)
+			for r.sends(lua.Delegate) > 0 {
+				r.answer(lua.Delegate)
+			}
+		}
+		require.Equal(t, engine.Live, r.read().State())
+		r.do(func() { _, _ = r.engine.Release(r.now, h) })
+		require.Equal(t, engine.Live, r.read().State(), "the delegation's lease is the usual one again")
+	})
 }
 
 // D3: after a recall nobody new is let in, but those that hold the lock re-enter. Who waited goes on at the
@@ -1301,4 +1360,52 @@ func TestTryIsToldThatTheLockIsHeld(t *testing.T) {
 	r.do(func() { _, _ = r.engine.Release(r.now, h) })
 	r.answer(lua.Return)
 	require.NoError(t, h.Err())
+}
+
+// What concerns all delegations is done for some of them at a time, so that other calls wait for these alone. No
+// delegation is used meanwhile.
+func TestManyDelegationsAreHandledInSlices(t *testing.T) {
+	const many = 3 * sweptAtOnce
+	for name, c := range map[string]struct {
+		begin  func(r *rig)
+		script *lua.Script
+		served bool // by the delegation, once it is renewed
+	}{
+		"subscribed":   {func(r *rig) { r.layer.Subscribed(r.now) }, lua.Delegate, true},
+		"slept":        {func(r *rig) { r.layer.Slept(r.now, time.Millisecond) }, lua.Delegate, true},
+		"unsubscribed": {func(r *rig) { r.layer.Unsubscribed(r.now, errSilence) }, lua.Return, false},
+		"closed":       {func(r *rig) { r.layer.Close(r.now) }, lua.Return, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			for i := range many {
+				r.delegate(fmt.Sprint("n", i), protocol.Write)
+			}
+			r.now = r.now.Add(time.Millisecond)
+			r.do(func() { c.begin(r) })
+			require.Equal(t, sweptAtOnce, r.sends(c.script))
+			var calls []*engine.Hold
+			if name != "closed" {
+				for i := range many {
+					calls = append(calls, r.call(engine.Hold{Name: fmt.Sprint("n", i), Mode: protocol.Write}))
+				}
+			}
+			for _, h := range calls {
+				require.Equal(t, engine.Wanted, h.State())
+			}
+			for r.sends(c.script) < many {
+				before := r.sends(c.script)
+				at, due := r.layer.Next()
+				require.True(t, due && !at.After(r.now))
+				r.do(func() { r.layer.Tick(r.now) })
+				require.LessOrEqual(t, r.sends(c.script)-before, sweptAtOnce)
+			}
+			for r.sends(c.script) > 0 {
+				r.answer(c.script)
+			}
+			for _, h := range calls {
+				require.Equal(t, c.served, h.State() == engine.Live)
+			}
+		})
+	}
 }

@@ -34,6 +34,8 @@ type entry struct {
 	since  time.Time       // of a holder: when it was granted the lock; of one that leaves: when it was released
 	until  time.Time       // of a holder: until when the engine may rely on the hold, by the last reply
 	end    *engine.Request // of one that leaves: the last that releases it
+	// of a holder: the delegation was to be renewed for longer than it lasted, for an Extend
+	extended bool
 }
 
 // rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before

@@ -42,7 +42,7 @@ func (b *batch) send() (results []Result) {
 		return nil
 	}
 	ctx := b.context()
-	if b.shared && len(b.requests) > 1 {
+	if b.shared {
 		results = b.renewTogether(ctx)
 	}
 	// not by a replica
@@ -80,12 +80,20 @@ func (b *batch) add(results []Result, x waiting, reply any, err error) []Result 
 
 // renewTogether renews many holds by one run of a script, and returns the results. The requests that remain
 // in the batch have to be sent one by one: those that the script does not decide, or all if the server
-// refuses the script.
+// refuses the script. A conversion remains, too: the script would only renew its new claim.
 func (b *batch) renewTogether(ctx context.Context) (results []Result) {
 	var cmd *redis.Cmd
 	var list []*protocol.Request
+	var shared, left []waiting
 	for _, x := range b.requests {
-		list = append(list, x.request)
+		if x.request.Shares() {
+			shared, list = append(shared, x), append(list, x.request)
+		} else {
+			left = append(left, x)
+		}
+	}
+	if len(shared) < 2 {
+		return nil
 	}
 	run := func(command string, script any) {
 		argv := append(make([]any, 0, 3+5*len(list)), command, script)
@@ -102,8 +110,7 @@ func (b *batch) renewTogether(ctx context.Context) (results []Result) {
 	if redis.HasErrorPrefix(err, "CROSSSLOT") {
 		b.lane.d.crossSlot.Store(true)
 	}
-	var left []waiting
-	for i, x := range b.requests {
+	for i, x := range shared {
 		switch {
 		case !b.answered:
 			results = b.add(results, x, nil, err)

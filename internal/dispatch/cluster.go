@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,7 +124,7 @@ func (d *Dispatcher) reloadMap() {
 		}
 		d.Send(unrouted...)
 		if len(masters) > 0 {
-			d.subscriptions.mapped(masters)
+			d.subscriptions.mapped()
 		}
 		if changed {
 			d.calls.Changed()
@@ -152,16 +153,17 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 
 // redistribute moves requests to the lanes of the masters that have their locks by now, and drops the lanes
 // of former masters. Requests in flight to a former master fail, since it may never answer; their results are
-// returned. d.mu must be locked.
+// returned. If only some of a batch have moved, its master has other slots, and redirects these requests.
+// d.mu must be locked.
 func (d *Dispatcher) redistribute() (failed []Result) {
 	for to, l := range maps.Clone(d.lanes) {
 		replaced := fmt.Errorf("the server at %s was replaced", to.master)
-		moved := func(x waiting) bool {
+		stays := func(x waiting) bool {
 			master, err := d.cluster.master(x.request)
-			return err == nil && master.Options().Addr != to.master
+			return err != nil || master.Options().Addr == to.master
 		}
 		for b := range l.flying {
-			if moved(b.all[0]) {
+			if !slices.ContainsFunc(b.all, stays) {
 				delete(l.flying, b)
 				for _, x := range b.all {
 					for _, r := range append(x.earlier, x.request) {
@@ -174,7 +176,7 @@ func (d *Dispatcher) redistribute() (failed []Result) {
 			list := q.list
 			*q = queue{}
 			for _, x := range list {
-				if next, err := d.lane(x.request); err == nil && moved(x) {
+				if next, err := d.lane(x.request); err == nil && !stays(x) {
 					next.first.push(identityOf(x.request), x)
 					next.start()
 				} else {

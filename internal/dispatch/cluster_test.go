@@ -3,6 +3,10 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -193,6 +197,32 @@ func TestReplyOfAFormerMasterIsDropped(t *testing.T) {
 	})
 }
 
+// If some requests of a batch have moved to another master, the batch does not fail: the master that has the
+// others answers all of them.
+func TestBatchOfWhichSomeHaveMoved(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		d.Send(on(0, 2))
+		synctest.Wait() // there is a map now
+		gate := make(chan struct{})
+		f.node(nodeB).gate = gate
+		d.Send(on(3, 4), on(2, 4))
+		synctest.Wait()
+		f.replace(nodeA, nodeA, nodeB, nodeC)
+		time.Sleep(slowReply + 2*checkEvery)
+		synctest.Wait()
+		d.mu.Lock()
+		require.Len(t, d.cluster.masters, 3)
+		d.mu.Unlock()
+		require.Len(t, r.all(), 1)
+		close(gate)
+		synctest.Wait()
+		require.Len(t, r.all(), 3)
+		for _, result := range r.all() {
+			require.NoError(t, result.Err)
+		}
+	})
+}
+
 // Requests that wait for a master which was replaced go to the one that has their locks, in their order.
 func TestRequestsThatWaitMoveToTheNewMaster(t *testing.T) {
 	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
@@ -310,5 +340,109 @@ func TestClosedClientOfANodePasses(t *testing.T) {
 		before := time.Now()
 		require.False(t, protocol.Passing(last(0)))
 		require.Equal(t, before, time.Now())
+	})
+}
+
+// setMasters makes these the masters of the dispatcher's map.
+func (d *Dispatcher) setMasters(t *testing.T, addrs ...string) {
+	t.Helper()
+	nodes, err := d.cluster.load()
+	require.NoError(t, err)
+	maps.DeleteFunc(nodes, func(addr string, _ *redis.Client) bool { return !slices.Contains(addrs, addr) })
+	require.Len(t, nodes, len(addrs))
+	d.mu.Lock()
+	d.cluster.masters = nodes
+	d.mu.Unlock()
+}
+
+// A map comes before the goroutine that was started for the map before it has chosen a master.
+func TestMapBeforeTheSubscriptionBegins(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, _ *fakeCluster, d *Dispatcher, _ *receiver) {
+		d.setMasters(t, nodeA)
+		d.Listen("c", (&audience{}).listener())
+		synctest.Wait()
+		l := &d.subscriptions
+		l.mu.Lock()
+		l.main = nil
+		l.mu.Unlock()
+		d.setMasters(t, nodeB)
+		l.mapped()
+		require.Equal(t, nodeB, l.next().node)
+	})
+}
+
+// A subscription that is not begun when a map comes without its master does not begin: the former master
+// would answer, but brings no messages.
+func TestSubscriptionToAFormerMasterDoesNotBegin(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, _ *fakeCluster, d *Dispatcher, _ *receiver) {
+		d.setMasters(t, nodeA)
+		d.Listen("c", (&audience{}).listener())
+		synctest.Wait()
+		l, former := &d.subscriptions, &station{}
+		client := testredis.NewClient(t, nodeA, func(o *redis.Options) {
+			o.Dialer, o.Protocol, o.DisableIdentity, o.DialerRetries = former.dial, 2, true, 1
+		})
+		main := l.next()
+		main.client = client
+		shards := l.on(nodeA, client, "")
+		l.mu.Lock()
+		l.onNodes[nodeA], l.shards["d"] = shards, &shard{at: shards}
+		l.mu.Unlock()
+		d.setMasters(t, nodeB)
+		l.mapped()
+		for _, s := range []*subscription{main, shards} {
+			ended := make(chan error, 1)
+			go func() { ended <- l.listen(s) }()
+			synctest.Wait()
+			require.Len(t, ended, 1, "channel %q", s.channel)
+			require.Error(t, <-ended)
+		}
+		for _, conn := range former.conns {
+			_ = conn.Close()
+		}
+	})
+}
+
+// Listen does not replace a map that comes meanwhile by an older one.
+func TestMapWhileListenBegins(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, _ *fakeCluster, d *Dispatcher, _ *receiver) {
+		d.setMasters(t, nodeA)
+		d.mu.Lock()
+		d.cluster.reloads = mostReloads // no other map comes
+		d.mu.Unlock()
+		l := &d.subscriptions
+		l.report.Lock()
+		go d.Listen("c", (&audience{}).listener())
+		waits, stacks := false, make([]byte, 1<<20)
+		for i := 0; i < 10_000 && !waits; i++ {
+			runtime.Gosched()
+			n := runtime.Stack(stacks, true)
+			waits = strings.Contains(string(stacks[:n]), "dispatch.(*subscriptions).change(")
+		}
+		d.setMasters(t, nodeA, nodeB)
+		l.report.Unlock()
+		require.True(t, waits)
+		synctest.Wait()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		require.Len(t, l.masters, 2)
+	})
+}
+
+// An error that is not the answer to a request for shard channels does not show that the master refuses them.
+func TestShardChannelsAreRefusedByAnAnswer(t *testing.T) {
+	inFakeCluster(t, []string{nodeA}, func(t *testing.T, _ *fakeCluster, d *Dispatcher, _ *receiver) {
+		d.setMasters(t, nodeA)
+		d.Listen("c", (&audience{}).listener())
+		synctest.Wait()
+		l := &d.subscriptions
+		s := l.on(nodeA, d.client, "")
+		for _, channels := range []int{0, 1} {
+			if channels > 0 {
+				l.shards["d"] = &shard{at: s}
+			}
+			require.True(t, l.refused(s, serverError("ERR wrong number of arguments for 'ssubscribe' command")))
+			require.Equal(t, channels > 0, l.global[nodeA])
+		}
 	})
 }

@@ -383,6 +383,55 @@ func TestRenewalsTravelTogether(t *testing.T) {
 	}
 }
 
+// A conversion that is sent again, and a renewal that says that the lock is held under a delegation, travel
+// with renewals. They have their own replies and effects all the same, with one renewal and with several.
+func TestOnlyRenewalsShareARun(t *testing.T) {
+	t.Parallel()
+	for _, beside := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			client := testredis.MemClient(t, testredis.Mem(t))
+			r := &receiver{}
+			d := New(client, Calls{Receive: r.receive})
+			send := func(list ...*protocol.Request) (replies map[*protocol.Request]protocol.Reply) {
+				before, replies := len(r.all()), make(map[*protocol.Request]protocol.Reply)
+				d.Send(list...)
+				synctest.Wait()
+				for _, result := range r.all()[before:] {
+					require.NoError(t, result.Err)
+					reply, err := protocol.Decode(result.Request.Script, result.Reply)
+					require.NoError(t, err, result.Request.Script.Name)
+					replies[result.Request] = reply
+				}
+				require.Len(t, replies, len(list))
+				return replies
+			}
+			var first, renewals []*protocol.Request
+			for i := range beside {
+				first = append(first, claimed(lua.Lock, i))
+				renewals = append(renewals, repeated(claimed(lua.Renew, i)))
+			}
+			lock, convert, delegate := claimed(lua.Lock, 10), claimed(lua.Convert, 10), claimed(lua.Delegate, 20)
+			convert.Former = lock.Claim.ID
+			convert.Claim = protocol.NewClaim(protocol.Read, "instance-01", 1, 100, protocol.Owner{Handle: 1})
+			delegate.Claim = protocol.NewClaim(protocol.Write, "instance-01", 2, 101, protocol.Owner{})
+			send(append(first, lock, delegate)...)
+			token := send(convert)[convert].Token
+			require.Positive(t, token)
+
+			convert = repeated(convert)
+			used := repeated(delegate)
+			used.Keep, used.Used = true, true
+			replies := send(append(renewals, convert, used)...)
+			require.Equal(t, protocol.Reply{Token: token, Before: true, Code: protocol.DoneBefore}, replies[convert])
+			require.Equal(t, protocol.Done, replies[used].Code)
+			require.Equal(t, protocol.Done, replies[renewals[0]].Code)
+			require.Equal(t, delegate.Claim.ID.(string)+" ",
+				client.HGet(t.Context(), delegate.Keys.Lock.(string), "used").Val())
+			stop(t, d)
+		})
+	}
+}
+
 // After Close, what was handed over before is sent and received, and what is handed over later fails. The
 // channel says when all has ended.
 func TestCloseWithRequestsUnderWay(t *testing.T) {

@@ -537,16 +537,10 @@ func (d *Dispatcher) SendFrom(r *protocol.Request) {
 		d.Send(r)
 		return
 	}
+	defer d.working.Done()
 	ctx := contextOf(r)
 	cmd := redis.NewCmd(ctx, args(r, invocation{})...)
-	err := d.callers.Process(ctx, cmd)
-	d.mu.Lock()
-	l.running--
-	l.active = time.Now()
-	l.prompt = l.prompt && isAnswer(err)
-	l.start()
-	d.mu.Unlock()
-	if err != nil {
+	if err := l.process(ctx, cmd); err != nil {
 		d.Send(r) // to run it twice does no harm
 	} else {
 		d.subscriptions.answered()
@@ -556,7 +550,20 @@ func (d *Dispatcher) SendFrom(r *protocol.Request) {
 		results[0] = Result{}
 		single.Put(results)
 	}
-	d.working.Done()
+}
+
+// process sends a command of a caller's. A hook may panic, or end the caller's goroutine: the command then
+// does not count as in flight any more, either.
+func (l *lane) process(ctx context.Context, cmd *redis.Cmd) (err error) {
+	defer func() {
+		l.d.mu.Lock()
+		defer l.d.mu.Unlock()
+		l.running--
+		l.active = time.Now()
+		l.prompt = l.prompt && isAnswer(err)
+		l.start()
+	}()
+	return l.d.callers.Process(ctx, cmd)
 }
 
 // caller returns the lane for a request that the caller has to send, or nil. It then counts as in flight.

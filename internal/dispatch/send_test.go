@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -565,4 +566,32 @@ func TestProbesKeepConnections(t *testing.T) {
 		require.NoError(t, r.all()[0].Err)
 		stop(t, d)
 	})
+}
+
+// A caller whose hook panics, or ends its goroutine, leaves nothing in flight: later callers send for
+// themselves.
+func TestHookEndsACaller(t *testing.T) {
+	t.Parallel()
+	var end func()
+	around := hook{process: func(next redis.ProcessHook, ctx context.Context, cmd redis.Cmder) error {
+		if fn := end; fn != nil {
+			end = nil
+			fn()
+		}
+		return next(ctx, cmd)
+	}}
+	for _, ends := range []func(){func() { panic("a hook's fault") }, runtime.Goexit} {
+		atDesk(t, []redis.Hook{around}, func(t *testing.T, d *desk) {
+			require.True(t, d.send(t))
+			end = ends
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() { _ = recover() }() // as net/http does
+				d.SendFrom(request(lua.Lock, "n"))
+			}()
+			<-done
+			require.True(t, d.send(t))
+		})
+	}
 }

@@ -90,9 +90,10 @@ type subscriptions struct {
 type subscription struct {
 	node    string // the master's address; "" for a server
 	client  redis.UniversalClient
-	channel string        // or "": it has shard channels
-	pubsub  *redis.PubSub // once it is connected
-	cancel  context.CancelFunc
+	channel string // or "": it has shard channels
+	ctx     context.Context
+	cancel  context.CancelCauseFunc // ends ctx, and with it what connects
+	pubsub  *redis.PubSub           // once it is connected
 	probing atomic.Bool
 	heard   atomic.Bool // a message, since the last probe
 }
@@ -122,20 +123,22 @@ func (d *Dispatcher) Listen(channel string, to *Listener) {
 	l.mu.Unlock()
 	if d.cluster.client != nil {
 		d.mu.Lock()
-		masters := d.cluster.masters
-		if len(masters) == 0 && !d.closed {
+		if len(d.cluster.masters) == 0 && !d.closed {
 			d.suspectMap()
 		}
 		d.mu.Unlock()
-		l.mapped(masters)
+		l.mapped()
 	}
 }
 
-// mapped takes the masters of a new map. The subscription leaves a node that is none of them: a node that was
-// removed goes on answering, but gets no messages. A master that was replaced may have failed before it
+// mapped takes the masters of the last map. The subscriptions leave a node that is none of them: a node that
+// was removed goes on answering, but gets no messages. A master that was replaced may have failed before it
 // published what its replica knows, so every waiter has to ask again.
-func (l *subscriptions) mapped(masters map[string]*redis.Client) {
+func (l *subscriptions) mapped() {
 	l.change(func() (report func()) {
+		l.d.mu.Lock()
+		masters := l.d.cluster.masters
+		l.d.mu.Unlock()
 		if l.to == nil || l.closed || len(masters) == 0 {
 			return nil
 		}
@@ -147,13 +150,14 @@ func (l *subscriptions) mapped(masters map[string]*redis.Client) {
 		for node := range before {
 			if masters[node] == nil {
 				delete(l.global, node)
-				l.drop(l.onNodes[node])
-				if l.main.node == node {
-					l.drop(l.main)
-				}
 				if l.stands {
 					report = l.to.Subscribed
 				}
+			}
+		}
+		for _, s := range append(slices.Collect(maps.Values(l.onNodes)), l.main) {
+			if s != nil && masters[s.node] == nil {
+				l.drop(s)
 			}
 		}
 		return report
@@ -164,13 +168,21 @@ func (l *subscriptions) mapped(masters map[string]*redis.Client) {
 func (l *subscriptions) next() *subscription {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.main = &subscription{client: l.d.client, channel: l.channel}
+	node, client := "", l.d.client
 	if len(l.masters) > 0 {
 		nodes := slices.Sorted(maps.Keys(l.masters))
-		l.main.node = nodes[(int(crc32.ChecksumIEEE([]byte(l.channel)))+l.failures)%len(nodes)]
-		l.main.client = l.masters[l.main.node]
+		node = nodes[(int(crc32.ChecksumIEEE([]byte(l.channel)))+l.failures)%len(nodes)]
+		client = l.masters[node]
 	}
+	l.main = l.on(node, client, l.channel)
 	return l.main
+}
+
+// on returns a subscription that is to be made.
+func (l *subscriptions) on(node string, client redis.UniversalClient, channel string) *subscription {
+	s := &subscription{node: node, client: client, channel: channel}
+	s.ctx, s.cancel = context.WithCancelCause(l.ctx)
+	return s
 }
 
 // keep keeps a subscription until the client or the dispatcher is closed. The first pause between two
@@ -254,9 +266,7 @@ func (l *subscriptions) drop(s *subscription) {
 	if s == nil || l.closed {
 		return
 	}
-	if s.cancel != nil {
-		s.cancel()
-	}
+	s.cancel(nil)
 	if pubsub := s.pubsub; pubsub != nil {
 		l.working.Go(func() { _ = pubsub.Close() })
 	}
@@ -278,17 +288,14 @@ func (l *subscriptions) close() {
 
 // listen takes messages until a subscription fails.
 func (l *subscriptions) listen(s *subscription) error {
+	ctx, cancel := s.ctx, s.cancel
+	defer cancel(nil)
 	pubsub := s.client.Subscribe(l.ctx)
 	connected := make(chan struct{})
 	defer l.working.Go(func() {
 		<-connected // Close would wait for the connection, too, but with a mutex locked
 		_ = pubsub.Close()
 	})
-	ctx, cancel := context.WithCancelCause(l.ctx) // ends what connects
-	defer cancel(nil)
-	l.mu.Lock()
-	s.cancel = func() { cancel(nil) }
-	l.mu.Unlock()
 	if err := l.subscribe(ctx, s, pubsub, connected); err != nil {
 		return err
 	}
@@ -446,7 +453,7 @@ func (l *subscriptions) openShard(channel string) {
 	s := l.onNodes[addr]
 	switch {
 	case s == nil:
-		s = &subscription{node: addr, client: node}
+		s = l.on(addr, node, "")
 		l.onNodes[addr] = s
 		l.working.Go(func() {
 			_ = l.listen(s)
@@ -516,8 +523,8 @@ func (l *subscriptions) refused(s *subscription, err error) bool {
 	for _, x := range l.shards {
 		if x.at == s {
 			x.at = nil
+			l.global[s.node] = !protocol.Passing(err)
 		}
 	}
-	l.global[s.node] = !protocol.Passing(err)
 	return true
 }
