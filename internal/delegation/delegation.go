@@ -351,7 +351,9 @@ func (d *Layer) sweep(now time.Time) {
 // doubtAll has all delegations renewed before they are used again.
 func (d *Layer) doubtAll(now time.Time) {
 	for _, n := range d.timed.All() {
-		n.doubted = now
+		if n.lasts() || n.state == Asked {
+			n.doubted = now
+		}
 	}
 	d.each(now, func(now time.Time, n *name) {
 		if n.lasts() && !n.doubted.IsZero() && !n.asked.After(n.doubted) {

@@ -1362,8 +1362,8 @@ func TestTryIsToldThatTheLockIsHeld(t *testing.T) {
 	require.NoError(t, h.Err())
 }
 
-// What concerns all delegations is done for some of them at a time, so that other calls wait for these alone. No
-// delegation is used meanwhile.
+// What concerns all delegations is done for some of them at a time, so that other calls wait for these alone.
+// No delegation is used meanwhile.
 func TestManyDelegationsAreHandledInSlices(t *testing.T) {
 	const many = 3 * sweptAtOnce
 	for name, c := range map[string]struct {
