@@ -233,6 +233,9 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		err = f.notAcquired(s, err)
 		s.close()
+		if interrupted := (caught{syscall.SIGINT}).exit(); err.Error() == interrupted.Error() && child.InForeground() {
+			child.EndBy(syscall.SIGINT, os.Getpid()) // of which a shell takes notice
+		}
 		return err
 	}
 	if len(holds) == 0 { // all are held outside, where loss and signals are the outer exec's
@@ -261,6 +264,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		return handOn(s, holds[0], time.Duration(f.detach))
 	}
 	if kept && f.leave(holds, start, signals) {
+		command.PassBack()
 		return &exit{code: command.ExitCode()}
 	}
 	// If that fails, the server does not answer, or has nothing left to be told.
@@ -274,6 +278,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	case !kept:
 		return lost(name)
 	}
+	command.PassBack()
 	return &exit{code: command.ExitCode()}
 }
 
