@@ -29,7 +29,7 @@ import (
 
 // passedOn are the signals that the command is sent when this process gets them.
 var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
-	syscall.SIGUSR2}
+	syscall.SIGUSR2, syscall.SIGALRM}
 
 // execFlags are the flags of exec.
 type execFlags struct {
@@ -218,6 +218,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	env := environment{outer: outerHolds(), hide: !f.keepPassword, source: a.source}
 	signals := make(chan os.Signal, 16)
 	notify(signals, passedOn...)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // standard error may have no reader, and the command goes on
 	var holds held
 	err = untilSignal(ctx, signals, func(ctx context.Context) error {
 		if f.attach != "" {
@@ -332,7 +333,8 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// notify delivers signals, except for those that this process was started to ignore, for example by nohup(1).
+// notify delivers signals, except for SIGHUP and SIGINT if this process was started to ignore them, for example
+// by nohup(1). Go does not leave other signals ignored.
 func notify(signals chan os.Signal, list ...os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {
@@ -367,12 +369,15 @@ func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (he
 		if f.wait > 0 {
 			opts = append(opts, rwlock.MaxWait(max(time.Until(end), 1)))
 		}
-		call := lock
-		if f.try {
-			call = try
-		}
 		stop := f.announce(ctx, s, name)
-		hold, err := call(ctx, name, opts...)
+		var hold *rwlock.Hold
+		err := error(rwlock.ErrLocked)
+		if f.try || f.wait == 0 && len(s.clients) == 1 { // a lock call repeats what the server refuses
+			hold, err = try(ctx, name)
+		}
+		if !f.try && errors.Is(err, rwlock.ErrLocked) {
+			hold, err = lock(ctx, name, opts...)
+		}
 		stop()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.Join(s.names, " "), err)
@@ -421,6 +426,9 @@ func inTheWay(s rwlock.State, owner string) string {
 		ahead = i
 	}
 	text := "others are served first"
+	if ahead == 0 {
+		text = "the server has not granted it yet"
+	}
 	if len(s.Holders) > 0 {
 		doing := map[rwlock.Mode]string{rwlock.Read: "reading", rwlock.Write: "writing"}[s.Mode]
 		text = fmt.Sprintf("held for %s by %s", doing, cmp.Or(s.Holders[0].Label, s.Holders[0].Owner.String()))
