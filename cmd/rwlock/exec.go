@@ -31,6 +31,9 @@ import (
 var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
 	syscall.SIGUSR2, syscall.SIGALRM}
 
+// longest is for how long a lock can be kept.
+const longest = duration(10 * 365 * 24 * time.Hour)
+
 // execFlags are the flags of exec.
 type execFlags struct {
 	read, write, try      bool
@@ -73,7 +76,7 @@ may have it.
 If the command runs exec with a name that it already runs under, the inner command runs under the outer lock. It cannot
 ask for the write lock under a read lock.
 
-The server has to answer within five seconds, or within --wait if that is given. If it goes away while exec waits, exec
+The server has to answer within five seconds, with --try within 1.5 seconds, or within --wait. If it goes away while exec waits, exec
 tries again until the server is back.
 
 If the lock cannot be kept, the group gets SIGTERM, at the latest the grace period before the lock could go to
@@ -154,6 +157,9 @@ func (f *execFlags) check(a *app) cobra.PositionalArgs {
 			if err := checkName(name); err != nil {
 				return err
 			}
+		}
+		if f.atLeast > longest {
+			return a.wrong("at-least", fmt.Errorf("%v is more than ten years", &f.atLeast))
 		}
 		if f.conflict < 0 || f.conflict > 255 {
 			return a.wrong("conflict-exit-code", fmt.Errorf("%d is not between 0 and 255", f.conflict))
@@ -244,7 +250,10 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		if f.detaches() {
 			return exitf(exitUsage, "exec already runs under the lock on %q, which only the outer exec can hand on", name)
 		}
-		err := syscall.Exec(path, argv, env.with(name, nil))
+		if f.atLeast > 0 {
+			return exitf(exitUsage, "exec already runs under the lock on %q, which only the outer exec can keep", name)
+		}
+		err := child.Exec(path, argv, env.with(name, nil))
 		return exitf(exitCannotRun, "%s: %w", argv[0], err)
 	}
 	start := time.Now()

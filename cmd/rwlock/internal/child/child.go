@@ -50,10 +50,29 @@ func (c *Child) run(started chan<- error, path string, argv []string, attr *sysc
 	dieWithParent(attr.Sys)
 	var err error
 	c.pid, err = syscall.ForkExec(path, argv, attr)
+	if err == syscall.ENOEXEC {
+		path, argv = withShell(path, argv)
+		c.pid, err = syscall.ForkExec(path, argv, attr)
+	}
 	started <- err
 	if err == nil {
 		c.wait()
 	}
+}
+
+// withShell returns the shell with the script at path, which has no line that names its interpreter.
+func withShell(path string, argv []string) (string, []string) {
+	return "/bin/sh", append([]string{"sh", path}, argv[1:]...)
+}
+
+// Exec runs the program at path in place of this process.
+func Exec(path string, argv, env []string) error {
+	err := syscall.Exec(path, argv, env)
+	if err == syscall.ENOEXEC {
+		path, argv = withShell(path, argv)
+		err = syscall.Exec(path, argv, env)
+	}
+	return err
 }
 
 // wait notes each suspension of the command, and its end. os/exec reports the end alone. As process 1 of a
