@@ -63,6 +63,7 @@ func TestCommandReadsFromTheTerminal(t *testing.T) {
 	for _, c := range []struct{ name, line string }{
 		{"input", "echo | rwlock exec NAME sh -c 'echo rea''dy; read x </dev/tty; echo got $x'"},
 		{"output", "rwlock exec NAME sh -c 'echo rea''dy; read x; echo got $x' | cat"},
+		{"substitution", "echo \"go$(rwlock exec NAME sh -c 'echo rea''dy >&2; read x; echo t $x')\""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

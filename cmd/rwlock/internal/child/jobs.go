@@ -40,11 +40,12 @@ func InForeground() bool {
 }
 
 // interactive reports whether the command gets the terminal when it starts: its standard input is a terminal,
-// and its standard output is not a pipe to a program that may need the terminal.
+// and its standard output is not a pipe to a program that may need the terminal. In $(…) the shell reads from the
+// pipe. Bash has its commands ignore SIGTTIN there, so a command that reads later would not wait for the terminal.
 func interactive(stdout *os.File) bool {
 	_, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	info, e := stdout.Stat()
-	return err == nil && (e != nil || info.Mode()&os.ModeNamedPipe == 0)
+	return err == nil && (e != nil || info.Mode()&os.ModeNamedPipe == 0 || ignores(syscall.SIGTTIN))
 }
 
 // giveTerminal makes the terminal belong to a process group.
