@@ -21,8 +21,8 @@ import "context"
 //     request.
 //
 // While the server cannot be reached, Lock retries until ctx or MaxWait ends. Without MaxWait and with a ctx
-// that can never end, such as [context.Background], it returns the client's error after one lease. If Lock fails, it leaves nothing behind: a request in flight is
-// withdrawn in the background.
+// that can never end, such as [context.Background], it returns the client's error after one lease. If Lock
+// fails, it leaves nothing behind: a request in flight is withdrawn in the background.
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {

@@ -224,7 +224,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	env := environment{outer: outerHolds(), hide: !f.keepPassword, source: a.source}
 	signals := make(chan os.Signal, 16)
 	notify(signals, passedOn...)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // standard error may have no reader, and the command goes on
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a warning that nobody reads does not end the tool
 	var holds held
 	err = untilSignal(ctx, signals, func(ctx context.Context) error {
 		if f.attach != "" {
@@ -240,8 +240,10 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		err = f.notAcquired(s, err)
 		s.close()
-		if interrupted := (caught{syscall.SIGINT}).exit(); err.Error() == interrupted.Error() && child.InForeground() {
-			child.EndBy(syscall.SIGINT, os.Getpid()) // of which a shell takes notice
+		var e *exit
+		interrupted := errors.As(err, &e) && e.code == exitSignal+int(syscall.SIGINT)
+		if interrupted && child.InForeground() && os.Getpid() != 1 {
+			child.EndBy(syscall.SIGINT, os.Getpid()) // so that a shell ends its script
 		}
 		return err
 	}
@@ -342,8 +344,8 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// notify delivers signals, except for SIGHUP and SIGINT if this process was started to ignore them, for example
-// by nohup(1). Go does not leave other signals ignored.
+// notify delivers signals, except for SIGHUP and SIGINT if this process was started to ignore them, for
+// example by nohup(1). Go does not leave other signals ignored.
 func notify(signals chan os.Signal, list ...os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {

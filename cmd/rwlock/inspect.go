@@ -26,7 +26,9 @@ quorum there is no such line: rwlock force-unlock NAME.`,
 		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, s *session) error { return a.inspect(ctx, s, args[0], cmd.Flags()) })
+			return a.with(cmd, func(ctx context.Context, s *session) error {
+				return a.inspect(ctx, s, args[0], cmd.Flags())
+			})
 		},
 	}
 	a.jsonFlag(cmd)
@@ -51,8 +53,8 @@ func (a *app) inspect(ctx context.Context, s *session, name string, flags *pflag
 	return err
 }
 
-// forceUnlockLine returns the line of a shell that ends what inspect shows under this token, with the flags of
-// the line that was typed.
+// forceUnlockLine returns the line of a shell that ends what inspect shows under this token, with the flags
+// of the line that was typed.
 func forceUnlockLine(token int64, flags *pflag.FlagSet, name string) string {
 	line := []string{"rwlock", "force-unlock", "--held", strconv.FormatInt(token, 10)}
 	flags.Visit(func(f *pflag.Flag) {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The shell suspends the tool with ^Z and goes on with fg, and ^C ends it, whether the command has the terminal
-// or not.
+// The shell suspends the tool with ^Z and goes on with fg, and ^C ends it, whether the command has the
+// terminal or not.
 func TestKeysOnATerminal(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, line, then string }{

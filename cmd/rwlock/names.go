@@ -61,7 +61,8 @@ func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]s
 	states, _ := a.states(ctx, s, globEscape.Replace(start)+"*", new(filter).keep) // what was found by then
 	var list []string
 	for _, state := range states {
-		if !strings.ContainsFunc(state.Name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+		if !strings.ContainsFunc(state.Name, odd) {
 			list = append(list, state.Name) // the terminal would act on others
 		}
 	}

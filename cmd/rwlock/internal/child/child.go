@@ -27,7 +27,8 @@ type Child struct {
 // output. If standard input is a terminal with this process in the foreground, the command gets the
 // foreground, unless its output goes to a pipe. All methods but Suspended and Done are for one goroutine.
 func Start(path string, argv, env []string, stdout *os.File) (*Child, error) {
-	c := &Child{interactive: interactive(stdout), done: make(chan struct{}), stopped: make(chan syscall.Signal, 8)}
+	c := &Child{interactive: interactive(stdout)}
+	c.done, c.stopped = make(chan struct{}), make(chan syscall.Signal, 8)
 	c.again = time.AfterFunc(time.Hour, func() { c.suspended(0) })
 	c.again.Stop()
 	c.terminal = c.interactive && InForeground()

@@ -40,8 +40,8 @@ func InForeground() bool {
 }
 
 // interactive reports whether the command gets the terminal when it starts: its standard input is a terminal,
-// and its standard output is not a pipe to a program that may need the terminal. In $(…) the shell reads from the
-// pipe. Bash has its commands ignore SIGTTIN there, so a command that reads later would not wait for the terminal.
+// and its standard output is not a pipe to a program that may need the terminal. In $(…) the shell reads from
+// the pipe. Bash has commands ignore SIGTTIN there: one that has no terminal would fail to read from it.
 func interactive(stdout *os.File) bool {
 	_, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
 	info, e := stdout.Stat()
