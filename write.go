@@ -20,9 +20,9 @@ import "context"
 //   - Another error if name does not have 1 to 1,024 bytes, an option is invalid, or the server refuses the
 //     request.
 //
-// While the server cannot be reached, Lock retries until ctx or MaxWait ends. If neither is set, it returns
-// the client's error after one lease. If Lock fails, it leaves nothing behind: a request in flight is
-// withdrawn in the background.
+// While the server cannot be reached, Lock retries until ctx or MaxWait ends. Without MaxWait and with a ctx
+// that can never end, such as [context.Background], it returns the client's error after one lease. If Lock
+// fails, it leaves nothing behind: a request in flight is withdrawn in the background.
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {

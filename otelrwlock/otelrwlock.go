@@ -19,6 +19,7 @@
 //	rwlock.hold.lost          counter    holds that ended before they were released, by reason
 //	rwlock.renewal.failures   counter    renewals that failed, and were tried again
 //	rwlock.wakeup.missed      counter    waits that ended with a heartbeat because no message arrived
+//	rwlock.delegation.recall.duration  histogram  how long others waited until a lock that was delegated here was returned
 //	rwlock.quorum.servers     gauge      how many servers a quorum has; of several quorums, the one that lacks most
 //	rwlock.quorum.voting      gauge      how many of them vote, as far as the process knows
 //

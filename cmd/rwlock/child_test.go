@@ -92,7 +92,7 @@ func TestStopOffATerminalStopsTheCommandAlone(t *testing.T) {
 	p.cmd.Path = shell
 	p.cmd.Args = []string{"sh", "-c", `rwlock exec --lease 1s "$0" sh -c 'echo pid $$.; exec sleep 100' & echo tool $!.; wait`,
 		t.Name()}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that the test is not among those around it
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // without the terminal that the test may have
 	p.launch()
 	var tool, command int
 	eventually(t, func() bool {

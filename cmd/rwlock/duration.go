@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"time"
 )
@@ -17,7 +18,10 @@ func (d *duration) Type() string { return "DURATION" }
 
 func (d *duration) Set(text string) error {
 	v, err := time.ParseDuration(text)
-	if seconds, e := strconv.ParseFloat(text, 64); e == nil {
+	if seconds, e := strconv.ParseFloat(text, 64); e == nil && !math.IsNaN(seconds) && !math.IsInf(seconds, 0) {
+		if math.Abs(seconds) >= math.MaxInt64/1e9 {
+			return errors.New("more than 292 years")
+		}
 		v, err = time.Duration(seconds*float64(time.Second)), nil
 	}
 	if err != nil {

@@ -29,7 +29,10 @@ import (
 
 // passedOn are the signals that the command is sent when this process gets them.
 var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
-	syscall.SIGUSR2}
+	syscall.SIGUSR2, syscall.SIGALRM}
+
+// longest is for how long a lock can be kept.
+const longest = duration(10 * 365 * 24 * time.Hour)
 
 // execFlags are the flags of exec.
 type execFlags struct {
@@ -73,7 +76,7 @@ may have it.
 If the command runs exec with a name that it already runs under, the inner command runs under the outer lock. It cannot
 ask for the write lock under a read lock.
 
-The server has to answer within five seconds, or within --wait if that is given. If it goes away while exec waits, exec
+The server has to answer within five seconds, with --try within 1.5 seconds, or within --wait. If it goes away while exec waits, exec
 tries again until the server is back.
 
 If the lock cannot be kept, the group gets SIGTERM, at the latest the grace period before the lock could go to
@@ -155,6 +158,9 @@ func (f *execFlags) check(a *app) cobra.PositionalArgs {
 				return err
 			}
 		}
+		if f.atLeast > longest {
+			return a.wrong("at-least", fmt.Errorf("%v is more than ten years", &f.atLeast))
+		}
 		if f.conflict < 0 || f.conflict > 255 {
 			return a.wrong("conflict-exit-code", fmt.Errorf("%d is not between 0 and 255", f.conflict))
 		}
@@ -218,6 +224,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	env := environment{outer: outerHolds(), hide: !f.keepPassword, source: a.source}
 	signals := make(chan os.Signal, 16)
 	notify(signals, passedOn...)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a warning that nobody reads does not end the tool
 	var holds held
 	err = untilSignal(ctx, signals, func(ctx context.Context) error {
 		if f.attach != "" {
@@ -233,6 +240,11 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		err = f.notAcquired(s, err)
 		s.close()
+		var e *exit
+		interrupted := errors.As(err, &e) && e.code == exitSignal+int(syscall.SIGINT)
+		if interrupted && child.InForeground() && os.Getpid() != 1 {
+			child.EndBy(syscall.SIGINT, os.Getpid()) // so that a shell ends its script
+		}
 		return err
 	}
 	if len(holds) == 0 { // all are held outside, where loss and signals are the outer exec's
@@ -240,7 +252,10 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		if f.detaches() {
 			return exitf(exitUsage, "exec already runs under the lock on %q, which only the outer exec can hand on", name)
 		}
-		err := syscall.Exec(path, argv, env.with(name, nil))
+		if f.atLeast > 0 {
+			return exitf(exitUsage, "exec already runs under the lock on %q, which only the outer exec can keep", name)
+		}
+		err := child.Exec(path, argv, env.with(name, nil))
 		return exitf(exitCannotRun, "%s: %w", argv[0], err)
 	}
 	start := time.Now()
@@ -261,6 +276,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		return handOn(s, holds[0], time.Duration(f.detach))
 	}
 	if kept && f.leave(holds, start, signals) {
+		command.PassBack()
 		return &exit{code: command.ExitCode()}
 	}
 	// If that fails, the server does not answer, or has nothing left to be told.
@@ -274,6 +290,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	case !kept:
 		return lost(name)
 	}
+	command.PassBack()
 	return &exit{code: command.ExitCode()}
 }
 
@@ -327,7 +344,8 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// notify delivers signals, except for those that this process was started to ignore, for example by nohup(1).
+// notify delivers signals, except for SIGHUP and SIGINT if this process was started to ignore them, for
+// example by nohup(1). Go does not leave other signals ignored.
 func notify(signals chan os.Signal, list ...os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {
@@ -362,12 +380,15 @@ func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (he
 		if f.wait > 0 {
 			opts = append(opts, rwlock.MaxWait(max(time.Until(end), 1)))
 		}
-		call := lock
-		if f.try {
-			call = try
-		}
 		stop := f.announce(ctx, s, name)
-		hold, err := call(ctx, name, opts...)
+		var hold *rwlock.Hold
+		err := error(rwlock.ErrLocked)
+		if f.try || f.wait == 0 && len(s.clients) == 1 { // a lock call repeats what the server refuses
+			hold, err = try(ctx, name)
+		}
+		if !f.try && errors.Is(err, rwlock.ErrLocked) {
+			hold, err = lock(ctx, name, opts...)
+		}
 		stop()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.Join(s.names, " "), err)
@@ -416,6 +437,9 @@ func inTheWay(s rwlock.State, owner string) string {
 		ahead = i
 	}
 	text := "others are served first"
+	if ahead == 0 {
+		text = "the server has not granted it yet"
+	}
 	if len(s.Holders) > 0 {
 		doing := map[rwlock.Mode]string{rwlock.Read: "reading", rwlock.Write: "writing"}[s.Mode]
 		text = fmt.Sprintf("held for %s by %s", doing, cmp.Or(s.Holders[0].Label, s.Holders[0].Owner.String()))

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -24,7 +25,7 @@ func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2} {
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			if signal.Ignored(s) { // as under nohup, which the tool would inherit; what is caught here, it does not
@@ -32,8 +33,8 @@ func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
 			}
 			// The outer shell runs its trap once the inner one has ended.
 			p := start(t, url, "exec", t.Name(), "--", "sh", "-c",
-				`trap "echo outer trapped; exit 3" INT TERM HUP QUIT USR1 USR2
-				sh -c 'trap "echo inner trapped; exit" INT TERM HUP QUIT USR1 USR2; echo inner ready; while :; do sleep 0.01; done'
+				`trap "echo outer trapped; exit 3" INT TERM HUP QUIT USR1 USR2 ALRM
+				sh -c 'trap "echo inner trapped; exit" INT TERM HUP QUIT USR1 USR2 ALRM; echo inner ready; while :; do sleep 0.01; done'
 				echo the signal did not reach the outer shell`)
 			p.says("inner ready")
 			p.signal(s)
@@ -250,4 +251,43 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 			t.Errorf("it took %v, not %v", best, c.within)
 		})
 	}
+}
+
+// Without --wait, an error of the server ends exec, and not only one that ends a lock call.
+func TestServerThatRefusesEndsExec(t *testing.T) {
+	t.Parallel()
+	master := testredis.Start(t)
+	host, port, err := net.SplitHostPort(master.Addr())
+	require.NoError(t, err)
+	replica := testredis.Start(t, "--replicaof", host+" "+port)
+	lonely := testredis.Start(t, "--min-replicas-to-write", "1")
+	eventually(t, func() bool {
+		info, err := replica.Client().Info(t.Context(), "replication").Result()
+		return err == nil && strings.Contains(info, "master_link_status:up")
+	}, "the replica")
+	for says, server := range map[string]*testredis.Server{"READONLY": replica, "NOREPLICAS": lonely} {
+		for _, flag := range []string{"--read", "--write"} {
+			p := start(t, "redis://"+server.Addr(), "exec", flag, "a", "true")
+			require.Equal(t, exitUnavailable, p.exit())
+			require.Contains(t, p.err.String(), says)
+		}
+	}
+}
+
+// The tool warns that it cannot renew, though nobody reads that. The command has its grace period.
+func TestStandardErrorWithoutAReader(t *testing.T) {
+	t.Parallel()
+	proxy := faultproxy.New(t, testredis.Shared(t).Addr())
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	p := prepare(t, "redis://"+proxy.Addr(), "exec", "--lease", "3s", "--grace", "1500ms", t.Name(), "sh", "-c",
+		"exec 2>/dev/null; trap 'echo term; exit' TERM; echo ready; while :; do sleep 0.01; done")
+	p.cmd.Stderr = writer
+	p.launch()
+	require.NoError(t, writer.Close())
+	require.NoError(t, reader.Close())
+	p.says("ready")
+	proxy.Blackhole(faultproxy.Both)
+	require.Equal(t, exitLost, p.exit())
+	require.Equal(t, "ready\nterm\n", p.out.String())
 }

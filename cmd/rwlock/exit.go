@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"regexp"
 	"strings"
@@ -15,7 +16,7 @@ import (
 
 // The exit codes. Those from 64 to 78 have their meaning in sysexits.h.
 const (
-	exitFailed      = 1   // a check of doctor failed, or force-unlock was declined
+	exitFailed      = 1   // a check of doctor failed, force-unlock was declined, or standard output is full
 	exitUsage       = 64  // EX_USAGE
 	exitUnavailable = 69  // EX_UNAVAILABLE: the server cannot be reached, or refuses
 	exitLocked      = 75  // EX_TEMPFAIL: others hold the lock
@@ -52,6 +53,10 @@ func unavailable(err error) error {
 	var known *exit
 	if errors.As(err, &known) {
 		return err
+	}
+	var file *fs.PathError
+	if errors.As(err, &file) && file.Op == "write" { // to standard output
+		return &exit{exitFailed, err}
 	}
 	return &exit{exitUnavailable, hint(err)}
 }

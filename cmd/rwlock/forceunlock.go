@@ -36,6 +36,9 @@ Without --yes, force-unlock shows the holders and asks; if the answer is no, it 
 		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if held != anyToken && len(a.urls) > 1 {
+				return a.wrong("held", errors.New("each server of a quorum has a token of its own"))
+			}
 			return a.with(cmd, func(ctx context.Context, s *session) error {
 				return a.forceUnlock(ctx, s, args[0], yes, held)
 			})

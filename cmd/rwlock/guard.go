@@ -31,8 +31,8 @@ func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFl
 			return true, nil
 		case s := <-signals:
 			passOn(command, s.(syscall.Signal))
-		case <-command.Suspended():
-			command.Suspend()
+		case by := <-command.Suspended():
+			command.Suspend(by)
 		case <-doom.C:
 			// Each renewal moves the deadline.
 			if left := time.Until(holds.deadline()) - grace; left > 0 {
@@ -47,11 +47,17 @@ func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFl
 }
 
 func passOn(command *child.Child, s syscall.Signal) {
-	if s == syscall.SIGCONT {
+	switch s {
+	case syscall.SIGCONT:
 		command.Resume()
-		return
+	case syscall.SIGTSTP:
+		command.Stop()
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+		command.Signal(s)
+		command.Signal(syscall.SIGCONT) // a command that is suspended would not notice
+	default:
+		command.Signal(s)
 	}
-	command.Signal(s)
 }
 
 // killTime is how long the processes of the command may take to end after SIGKILL.

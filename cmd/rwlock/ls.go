@@ -25,7 +25,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Short: "List the locks that are held or waited for",
 		Long: `Ls lists the locks that are held or waited for, those with the most waiters first; of all masters if the server is a
 cluster. HELD FOR and LABEL are those of the holder that has had the lock for longest. LEASE LEFT stays above two thirds of
-the lease while a holder lives. PATTERN is a pattern of Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of
+the lease while a holder lives, unless it is a ticket or is not renewed. PATTERN is a pattern of Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of
 the database. If no lock is in use, ls names the other prefixes that locks have there.
 
 A lock that is delegated to an RWLock has the state delegated. The server does not know since when, or whether, a caller

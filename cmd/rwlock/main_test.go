@@ -93,7 +93,7 @@ func (p *tool) kill() {
 
 func (p *tool) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// exit waits until the process has ended, and returns its exit code.
+// exit waits until the process has ended, and returns its exit code as a shell does.
 func (p *tool) exit() int {
 	p.t.Helper()
 	select {
@@ -102,6 +102,9 @@ func (p *tool) exit() int {
 		p.t.Fatalf("%v does not end; it says %q, %q", p.cmd.Args, p.out.String(), p.err.String())
 	}
 	p.t.Logf("%v: %v\n%s%s", p.cmd.Args, p.cmd.ProcessState, p.out.String(), p.err.String())
+	if status := p.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal())
+	}
 	return p.cmd.ProcessState.ExitCode()
 }
 

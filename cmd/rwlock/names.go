@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -59,7 +61,10 @@ func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]s
 	states, _ := a.states(ctx, s, globEscape.Replace(start)+"*", new(filter).keep) // what was found by then
 	var list []string
 	for _, state := range states {
-		list = append(list, state.Name)
+		odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+		if !strings.ContainsFunc(state.Name, odd) {
+			list = append(list, state.Name) // the terminal would act on others
+		}
 	}
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
@@ -96,11 +101,17 @@ func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, 
 // scan calls found, on several goroutines, with each hash whose key matches the pattern, on most servers.
 func (s *session) scan(ctx context.Context, pattern string, found func(c *redis.Client, key string)) error {
 	each := func(ctx context.Context, c *redis.Client) error {
-		keys := c.ScanType(ctx, 0, pattern, 1000, "hash").Iterator()
-		for keys.Next(ctx) {
-			found(c, keys.Val())
+		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+			keys, next, err := scanOnce(ctx, c, cursor, pattern)
+			if err != nil {
+				return err
+			}
+			for _, key := range keys {
+				found(c, key)
+			}
+			cursor = next
 		}
-		return keys.Err()
+		return nil
 	}
 	return s.most(ctx, func(ctx context.Context, client redis.UniversalClient) error {
 		if c, ok := client.(*redis.ClusterClient); ok {
@@ -108,6 +119,13 @@ func (s *session) scan(ctx context.Context, pattern string, found func(c *redis.
 		}
 		return each(ctx, client.(*redis.Client))
 	})
+}
+
+// scanOnce is one request of a scan.
+func scanOnce(ctx context.Context, c *redis.Client, cursor uint64, pattern string) ([]string, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return c.ScanType(ctx, cursor, pattern, 1000, "hash").Result()
 }
 
 // mostHashes is how many hashes with a prefix are looked at to see whether they are locks.
@@ -149,8 +167,6 @@ func (a *app) prefixes(ctx context.Context, s *session) ([]string, error) {
 // the most waiters come first.
 func (a *app) states(ctx context.Context, s *session, pattern string,
 	keep func(rwlock.State) bool) ([]rwlock.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	list, err := a.names(ctx, s, pattern)
 	if err != nil {
 		return nil, err
@@ -172,6 +188,8 @@ func inspectAll(ctx context.Context, rw *rwlock.RWLock, list []string) ([]rwlock
 		limit <- struct{}{}
 		g.Go(func() {
 			defer func() { <-limit }()
+			ctx, done := context.WithTimeout(ctx, patience)
+			defer done()
 			var err error
 			if states[i], err = rw.Inspect(ctx, name); err != nil {
 				cancel(err)

@@ -305,7 +305,7 @@ func (s *session) most(ctx context.Context, fn func(ctx context.Context,
 		go func() {
 			err := fn(ctx, c)
 			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("%s has not answered for %s", s.names[i], output.Duration(time.Since(start)))
+				err = fmt.Errorf("%s has not answered for %s", s.names[i], output.Duration(min(time.Since(start), patience)))
 			} else if err != nil {
 				err = fmt.Errorf("%s: %w", s.names[i], err)
 			}

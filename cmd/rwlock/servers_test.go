@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
 
 func TestCluster(t *testing.T) {
@@ -231,4 +233,25 @@ func TestQuorum(t *testing.T) {
 	p = start(t, urls[0]+" "+urls[1], "ls")
 	require.Equal(t, exitUsage, p.exit())
 	require.Contains(t, p.err.String(), "odd number")
+}
+
+// Each request of a scan has its time, and not all of them together.
+func TestLargeDatabaseFarAwayIsListed(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	take(t, newLock(t, server.Client()), "a")
+	pipe := server.Client().Pipeline()
+	for i := range 18_000 {
+		pipe.Set(t.Context(), "key:"+strconv.Itoa(i), "", 0)
+	}
+	_, err := pipe.Exec(t.Context())
+	require.NoError(t, err)
+	proxy := faultproxy.New(t, server.Addr())
+	proxy.Latency(150 * time.Millisecond)
+	for _, args := range [][]string{{"ls"}, {"ls", "--deadlocks"}} {
+		began := time.Now()
+		p := start(t, "redis://"+proxy.Addr(), args...)
+		require.Zero(t, p.exit())
+		require.Greater(t, time.Since(began), patience, "it would have been too late")
+	}
 }

@@ -185,15 +185,21 @@ func TestCommandOnATerminal(t *testing.T) {
 	awaitState(t, rw, t.Name(), 0, 0)
 }
 
-// A shell with job control suspends the tool with ^Z, has the terminal for itself, and goes on with fg.
-func TestCommandIsSuspended(t *testing.T) {
-	t.Parallel()
+// inBash starts a shell with job control.
+func inBash(t *testing.T) (p *tool, keyboard *os.File, rw *rwlock.RWLock) {
+	t.Helper()
 	bash, err := exec.LookPath("bash")
 	require.NoError(t, err, "it has the job control")
 	url, rw := shared(t)
-	p := prepare(t, url)
+	p = prepare(t, url)
 	p.cmd.Path, p.cmd.Args = bash, []string{"bash", "--norc", "-i"}
-	keyboard := onTerminal(t, p)
+	return p, onTerminal(t, p), rw
+}
+
+// A shell with job control suspends the tool with ^Z, has the terminal for itself, and goes on with fg.
+func TestCommandIsSuspended(t *testing.T) {
+	t.Parallel()
+	p, keyboard, rw := inBash(t)
 	press(t, keyboard, "rwlock exec "+t.Name()+" -- sh -c 'echo rea''dy; read line; echo got $line'\n")
 	p.says("ready")
 	press(t, keyboard, "\x1a")

@@ -87,7 +87,7 @@ func handOn(s *session, h *rwlock.Hold, lease time.Duration) error {
 	if errors.Is(err, rwlock.ErrLost) {
 		return lost(h.Name())
 	} else if err != nil {
-		return unavailable(err)
+		return exitf(exitUnavailable, "the command has ended, but the lock will be free only when its lease is over: %w", hint(err))
 	}
 	text, err := ticket.MarshalText()
 	signal.Ignore(syscall.SIGPIPE)
@@ -95,7 +95,7 @@ func handOn(s *session, h *rwlock.Hold, lease time.Duration) error {
 		_, err = fmt.Printf("%s\n", text)
 	}
 	if err != nil {
-		return exitf(exitFailed, "the ticket cannot be printed, so the lock is released: %w",
+		return exitf(exitFailed, "the command has ended, but the ticket cannot be printed, so the lock is released: %w",
 			errors.Join(err, s.release(ctx, ticket)))
 	}
 	return nil

@@ -13,18 +13,25 @@ import (
 
 // A Child is a command that was started.
 type Child struct {
-	pid      int
-	terminal bool // whether it was given the terminal
-	status   syscall.WaitStatus
-	done     chan struct{}
-	stopped  chan struct{}
+	pid         int
+	interactive bool // whether it gets the terminal when this process has it
+	terminal    bool // whether it has the terminal
+	stopping    bool // whether SIGTSTP was passed on
+	status      syscall.WaitStatus
+	done        chan struct{}
+	stopped     chan syscall.Signal
+	again       *time.Timer // resumes a command though this process could not be suspended
 }
 
 // Start starts the program at path with the standard input and error of this process, and with this standard
 // output. If standard input is a terminal with this process in the foreground, the command gets the
-// foreground.
+// foreground, unless its output goes to a pipe. All methods but Suspended and Done are for one goroutine.
 func Start(path string, argv, env []string, stdout *os.File) (*Child, error) {
-	c := &Child{terminal: inForeground(), done: make(chan struct{}), stopped: make(chan struct{}, 1)}
+	c := &Child{interactive: interactive(stdout)}
+	c.done, c.stopped = make(chan struct{}), make(chan syscall.Signal, 8)
+	c.again = time.AfterFunc(time.Hour, func() { c.suspended(0) })
+	c.again.Stop()
+	c.terminal = c.interactive && InForeground()
 	started := make(chan error)
 	files := []uintptr{0, stdout.Fd(), 2}
 	go c.run(started, path, argv, &syscall.ProcAttr{Env: env, Files: files})
@@ -36,14 +43,37 @@ func Start(path string, argv, env []string, stdout *os.File) (*Child, error) {
 func (c *Child) run(started chan<- error, path string, argv []string, attr *syscall.ProcAttr) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	attr.Sys = &syscall.SysProcAttr{Setpgid: true, Foreground: c.terminal}
+	attr.Sys = &syscall.SysProcAttr{Setpgid: true}
+	if c.terminal {
+		attr.Sys.Foreground, attr.Sys.Ctty = true, openTerminal()
+		defer closeTerminal(attr.Sys.Ctty)
+	}
 	dieWithParent(attr.Sys)
 	var err error
 	c.pid, err = syscall.ForkExec(path, argv, attr)
+	if err == syscall.ENOEXEC {
+		path, argv = withShell(path, argv)
+		c.pid, err = syscall.ForkExec(path, argv, attr)
+	}
 	started <- err
 	if err == nil {
 		c.wait()
 	}
+}
+
+// withShell returns the shell with the script at path, which has no line that names its interpreter.
+func withShell(path string, argv []string) (string, []string) {
+	return "/bin/sh", append([]string{"sh", path}, argv[1:]...)
+}
+
+// Exec runs the program at path in place of this process.
+func Exec(path string, argv, env []string) error {
+	err := syscall.Exec(path, argv, env)
+	if err == syscall.ENOEXEC {
+		path, argv = withShell(path, argv)
+		err = syscall.Exec(path, argv, env)
+	}
+	return err
 }
 
 // wait notes each suspension of the command, and its end. os/exec reports the end alone. As process 1 of a

@@ -10,6 +10,15 @@ import (
 // dieWithParent has the kernel kill the child when the thread that started it ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
+// ignores reports whether this process was started to ignore a signal that Go does not handle.
+func ignores(s syscall.Signal) bool {
+	status, _ := os.ReadFile("/proc/self/status")
+	_, text, _ := strings.Cut(string(status), "\nSigIgn:\t")
+	text, _, _ = strings.Cut(text, "\n")
+	mask, err := strconv.ParseUint(text, 16, 64)
+	return err == nil && mask&(1<<(s-1)) != 0
+}
+
 // running returns the processes of a group. A zombie has ended, though its parent has not asked for its
 // status. If none of a group's processes can be seen, running returns its leader.
 func running(group int) (list []Process) {

@@ -269,7 +269,8 @@ func TestAdviceIsAboutTheError(t *testing.T) {
 		detail string
 		advice string // contains that; no advice if it is empty
 	}{
-		{errors.New("rwlock: lock: NOPERM this user has no permissions"), "lock: NOPERM", "allow this user: ~p:* "},
+		{errors.New("rwlock: lock: NOPERM this user has no permissions"), "lock: NOPERM",
+			"allow this user: ~p:* &p:wake:* +@read +@write +@scripting +@pubsub +ping +time"},
 		{errors.New("The user executing the script can't run this command or subcommand"), "", "allow this user"},
 		{errors.New("OOM command not allowed when used memory > 'maxmemory'."), "OOM", "raise maxmemory"},
 		{errors.New("MISCONF Redis is configured to save"), "MISCONF", "disk"},

@@ -70,7 +70,7 @@ func failed(check string, err error, prefix string) Finding {
 	case errors.Is(err, rwlock.ErrLost), errors.Is(err, errNotExclusive):
 		f.Advice = vanished
 	case has("NOPERM", "can't run this command", "can't access"):
-		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* +@read +@write +@scripting +@pubsub +time",
+		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* +@read +@write +@scripting +@pubsub +ping +time",
 			prefix)
 	case has("OOM"):
 		f.Advice = "the server's memory is full: raise maxmemory, or remove other data"
