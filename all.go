@@ -75,10 +75,10 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	return fn(inner, holds)
 }
 
-// TryAll takes several locks, all or none, and waits for none of them. If one server has them, it takes up
-// to 200 in one step. Otherwise it takes one after the other in the order of their names. It releases them
-// again if one cannot be had. It returns the hold of each want, in the order of wants. A name that is wanted twice is
-// taken once, in the stronger mode, and has its hold there twice: release each hold once.
+// TryAll takes several locks, all or none, and waits for none of them. If one server has them, it takes up to
+// 200 in one step. Otherwise it takes one after the other in the order of their names. It releases them again
+// if one cannot be had. It returns the hold of each want, in the order of wants. A name that is wanted twice
+// is taken once, in the stronger mode, and has its hold there twice: release each hold once.
 //
 // The holds have one owner: that of ctx, or a new one. Release them in any order. If ErrLocked is returned,
 // nothing is held, and the error names the lock that is in the way; [errors.As] finds a [*BlockedError] as

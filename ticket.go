@@ -13,8 +13,8 @@ import (
 // hold over, once, with [RWLock.Attach], or release it with [RWLock.Discard], in any process. Hand it to one
 // process, in the payload of a job for example: MarshalText has the form for that, which JSON uses too.
 //
-// The text has a secret of 128 bits. Who knows it can take the lock. Keep it out of logs: String, LogValue and
-// GoString leave it out. Package fmt calls none of them for a field that is not exported.
+// The text has a secret of 128 bits. Who knows it can take the lock. Keep it out of logs: String, LogValue
+// and GoString leave it out. Package fmt calls none of them for a field that is not exported.
 type Ticket struct{ id string }
 
 // parse returns what the ticket says. The zero Ticket, and one of another text, is an error.

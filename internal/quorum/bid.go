@@ -33,6 +33,7 @@ type bid struct {
 	owner   protocol.Owner
 	mode    protocol.Mode
 	lease   protocol.Lease
+	leased  time.Time     // when the request with that lease was sent
 	longest time.Duration // the longest lease that a request about the claim has set
 	try     bool
 	votes   []*vote // by server
@@ -101,7 +102,7 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 		b.q.engine.Replied(now, r, protocol.Reply{Refused: true}, nil)
 		return
 	}
-	b.pending, b.latest, b.lease = r, r, r.Lease
+	b.pending, b.latest, b.lease, b.leased = r, r, r.Lease, r.Sent
 	b.longest = max(b.longest, r.Lease.Duration)
 	// While the other servers are enough, a server that has refused is not asked again: the claim would leave
 	// the queue that it waits in.

@@ -90,6 +90,8 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		}
 	case without >= q.majority:
 		reply.Code = protocol.NotThere
+	case !ends && n[open] > 0 && without > 0 && without+n[open] >= q.majority:
+		return // a vote that is won back must not hide that a majority has dropped the hold by force
 	case ends && n[open] == 0 && n[failed]+n[silent] < q.majority:
 	case n[failed] < q.majority && (ends || n[failed]+without < q.majority):
 		return
@@ -129,7 +131,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 		return
 	}
 	b.latest = r
-	b.longest, b.lease = max(b.longest, r.Lease.Duration), r.Lease
+	b.longest, b.lease, b.leased = max(b.longest, r.Lease.Duration), r.Lease, r.Sent
 	x := q.newFanout(r, b, false)
 	for _, v := range b.votes {
 		if v.state == cast {

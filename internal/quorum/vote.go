@@ -88,7 +88,12 @@ func (v *vote) ask(now time.Time, queue bool) {
 		v.name()
 	}
 	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
-	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: b.lease, Try: !queue,
+	lease := b.lease
+	if b.phase == won { // the hold may end with its lease
+		left := max(lease.Duration-now.Sub(b.leased), soonest)
+		lease = protocol.NewLease(left.Truncate(time.Millisecond))
+	}
+	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: lease, Try: !queue,
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
 			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
 	v.request = r

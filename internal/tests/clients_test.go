@@ -749,6 +749,16 @@ func TestWithReplicas(t *testing.T) {
 		master, replicas := testredis.StartReplicated(t, 2)
 		confirms(t, master.Client(), 2, replicas[0].Pause, replicas[0].Resume)
 	})
+	t.Run("late", func(t *testing.T) { // by more than the lease, which is renewed meanwhile
+		t.Parallel()
+		const lease = 2 * time.Second
+		master, replicas := testredis.StartReplicated(t, 1)
+		rw := newLockOn(t, master.Client(), rwlock.WithReplicas(1, hang), rwlock.WithLease(lease))
+		unlock(t, take(t, newOwner(), rw, write, "n"))
+		replicas[0].Pause()
+		time.AfterFunc(5*lease/4, replicas[0].Resume)
+		unlock(t, take(t, newOwner(), rw, write, "n"))
+	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		cluster := testredis.StartReplicatedCluster(t, 3, "--cluster-node-timeout", "60000")

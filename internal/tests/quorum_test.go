@@ -700,3 +700,59 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 		require.NoError(t, rw.Close())
 	})
 }
+
+// With a minority of the servers down, ForceUnlock ends every hold: the holder learns of it with its next
+// renewal, and wins no vote back.
+func TestForceUnlockWithAMinorityDown(t *testing.T) {
+	for down := range 3 {
+		for how, fail := range map[string]func(*wire){"refuses": (*wire).cut, "is silent": (*wire).freeze} {
+			t.Run(fmt.Sprint(down, " ", how), func(t *testing.T) {
+				inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
+					wires := newWires(3)
+					a, b := connect(wires), connect(wires)
+					err := a.WithLock(context.Background(), "n", func(ctx context.Context, _ *rwlock.Hold) error {
+						fail(wires[down])
+						time.Sleep(time.Second)
+						require.NoError(t, b.ForceUnlock(context.Background(), "n"))
+						unlock(t, take(t, newOwner(), b, write, "n"))
+						select {
+						case <-ctx.Done():
+						case <-time.After(5 * time.Minute):
+						}
+						return nil
+					})
+					require.ErrorIs(t, err, rwlock.ErrLost)
+					wires[down].mend()
+				})
+			})
+		}
+	}
+}
+
+// A server that comes back votes for a hold until its lease ends, and for no whole lease of its own.
+func TestServerThatComesBackKeepsNoHoldLonger(t *testing.T) {
+	for down := range 3 {
+		inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
+			wires := newWires(3)
+			a, b := connect(wires), connect(nil)
+			use(t, a, []string{"x"})
+			wires[down].cut()
+			use(t, a, []string{"x"})
+			start := time.Now()
+			h := take(t, newOwner(), a, write, "n", rwlock.NoRenew(), rwlock.Lease(30*time.Second))
+			time.Sleep(20 * time.Second)
+			wires[down].mend()
+			time.Sleep(7 * time.Second)
+			for _, w := range wires {
+				w.freeze()
+			}
+			next := take(t, newOwner(), b, write, "n")
+			require.LessOrEqual(t, time.Since(start), 30*time.Second+200*time.Millisecond)
+			unlock(t, next)
+			for _, w := range wires {
+				w.mend()
+			}
+			require.ErrorIs(t, h.Unlock(context.Background()), rwlock.ErrLost)
+		})
+	}
+}
