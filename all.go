@@ -29,8 +29,8 @@ type Want struct {
 // [Hold.Unlock] waits for one. It returns fn's error, joined with ErrLost for each hold that was
 // lost before it was released. If a want is invalid, or fn is nil, it returns an error before it takes any
 // lock. If it cannot get one of the locks, it releases those that it has, does not run fn, and returns the
-// error of RLock or Lock. If a wait that has ended is the reason, or ctx ends, it does not wait for the
-// server to confirm these releases. Without wants it only runs fn.
+// error of RLock or Lock. If ctx or MaxWait has ended the call, it does not wait until the server confirms
+// these releases. Without wants it only runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
 	order, err := rw.plan(ctx, wants, opts)

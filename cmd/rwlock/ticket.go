@@ -87,7 +87,7 @@ func handOn(s *session, h *rwlock.Hold, lease time.Duration) error {
 	if errors.Is(err, rwlock.ErrLost) {
 		return lost(h.Name())
 	} else if err != nil {
-		return exitf(exitUnavailable, "the command has ended, but the lock will be free only when its lease is over: %w", hint(err))
+		return exitf(exitUnavailable, "the command has ended, but there is no ticket: %w", hint(err))
 	}
 	text, err := ticket.MarshalText()
 	signal.Ignore(syscall.SIGPIPE)

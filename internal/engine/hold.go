@@ -116,7 +116,7 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 		for _, h := range c.holds {
 			if h.confirmation != nil {
 				r.Replicas = e.config.Replicas
-				// The lease counts from the reply: the renewal after this one must still be in time.
+				// Only the reply moves the deadline, and the next renewal must still be in time.
 				r.Confirm = max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm, lease/3))
 			}
 		}
