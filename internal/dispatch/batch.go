@@ -175,18 +175,41 @@ func (b *batch) run(ctx context.Context, cmds []*redis.Cmd) {
 
 // replicate sends commands, and on the same connection asks how many replicas have what they wrote. The
 // client of a cluster does not say which connection it uses, so its client for the master is used, without
-// the hooks of the former.
+// the hooks of the former. That does not follow a slot which moves.
 func (b *batch) replicate(ctx context.Context, cmds []*redis.Cmd) {
+	d, client := b.lane.d, b.lane.d.client
+	if b.lane.node != nil {
+		client = b.lane.node
+	}
+	b.confirm(ctx, client, cmds, cmds)
+	moving := make(map[string][]*redis.Cmd) // by the address of the master that imports their slot
+	for _, cmd := range cmds {
+		if addr, asks := redis.IsAskError(cmd.Err()); asks {
+			moving[addr] = append(moving[addr], cmd)
+		}
+	}
+	for addr, cmds := range moving {
+		d.mu.Lock()
+		node := d.cluster.masters[addr]
+		d.mu.Unlock()
+		if node != nil {
+			var sent []*redis.Cmd
+			for _, cmd := range cmds {
+				sent = append(sent, redis.NewCmd(ctx, "asking"), cmd)
+			}
+			b.confirm(ctx, node, cmds, sent)
+		}
+	}
+}
+
+// confirm sends commands, and what goes in front of them, and then WAIT.
+func (b *batch) confirm(ctx context.Context, client redis.UniversalClient, cmds, sent []*redis.Cmd) {
 	replicas, most := 0, time.Millisecond // 0 would be for ever
 	for _, x := range b.requests {
 		replicas, most = max(replicas, x.request.Replicas), max(most, x.request.Confirm)
 	}
-	client := b.lane.d.client
-	if b.lane.node != nil {
-		client = b.lane.node
-	}
 	wait := redis.NewCmd(ctx, "wait", replicas, min(most, b.lane.wait).Milliseconds())
-	b.lane.d.pipeline(ctx, client, append(slices.Clip(cmds), wait))
+	b.lane.d.pipeline(ctx, client, append(slices.Clip(sent), wait))
 	confirmed, err := wait.Int()
 	if err != nil {
 		setErr(slices.DeleteFunc(slices.Clone(cmds), func(cmd *redis.Cmd) bool { return cmd.Err() != nil }), err)

@@ -178,14 +178,18 @@ type movingSlot struct {
 
 func newMovingSlot(t *testing.T) movingSlot {
 	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
+	return newMovingSlotOf(t, testredis.StartCluster(t, 3))
+}
+
+func newMovingSlotOf(t *testing.T, cluster *testredis.Cluster) movingSlot {
 	tag := cluster.On(0, t.Name())
 	return movingSlot{cluster, tag, testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]}
 }
 
 // lock returns an RWLock with all its locks in the slot, since its prefix has a hash tag.
-func (s movingSlot) lock(t *testing.T, lease time.Duration) *rwlock.RWLock {
-	return newLockOn(t, s.cluster.Client(), rwlock.WithPrefix("{"+s.tag+"}"), rwlock.WithLease(lease))
+func (s movingSlot) lock(t *testing.T, lease time.Duration, opts ...rwlock.Option) *rwlock.RWLock {
+	opts = append(opts, rwlock.WithPrefix("{"+s.tag+"}"), rwlock.WithLease(lease))
+	return newLockOn(t, s.cluster.Client(), opts...)
 }
 
 func (s movingSlot) begin()              { s.cluster.BeginMove(s.number, s.from, s.to) }
@@ -268,6 +272,25 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	unlock(t, afterBoth.granted())
 	slot.move()
 	slot.end()
+}
+
+// While a slot moves, replicas confirm what either node writes: those of the node itself.
+func TestReplicasConfirmWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	slot := newMovingSlotOf(t, testredis.StartReplicatedCluster(t, 3))
+	rw := slot.lock(t, time.Minute, rwlock.WithReplicas(1, hang))
+	for _, m := range bothModes {
+		stays, moves := take(t, newOwner(), rw, m, "stays"), take(t, newOwner(), rw, m, "moves")
+		slot.begin()
+		next := take(t, newOwner(), rw, m, "next")
+		unlock(t, stays, take(t, newOwner(), rw, m, "passes"))
+		slot.move()
+		unlock(t, moves, take(t, newOwner(), rw, m, "moved"))
+		slot.end()
+		unlock(t, next, take(t, newOwner(), rw, m, "ended"))
+		slot.from, slot.to = slot.to, slot.from
+	}
 }
 
 // A slot whose owner is told that nothing is being moved, while keys are on another node, as redis-cli
