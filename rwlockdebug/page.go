@@ -52,10 +52,11 @@ func pageOf(snapshots []rwlock.Snapshot, refresh int) pageData {
 	return p
 }
 
-// name returns a name as people can read it: quoted, if it has characters that cannot be seen or are not
-// UTF-8.
+// name returns a name as people can read it: quoted, if it has characters that cannot be seen, spaces that a
+// browser hides, or bytes that are not UTF-8.
 func name(s string) string {
-	if quoted := strconv.Quote(s); quoted != `"`+s+`"` {
+	hidden := strings.TrimSpace(s) != s || strings.Contains(s, "  ")
+	if quoted := strconv.Quote(s); hidden || quoted != `"`+s+`"` {
 		return quoted
 	}
 	return s

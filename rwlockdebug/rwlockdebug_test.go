@@ -125,6 +125,21 @@ func TestPage(t *testing.T) {
 	})
 }
 
+// Names look different on the page if they are.
+func TestNamesThatDifferInSpaces(t *testing.T) {
+	rw, err := rwlock.New(testredis.MemClient(t, testredis.Mem(t)))
+	require.NoError(t, err)
+	defer rw.Close()
+	for _, name := range []string{"a b", "a  b", "a b "} {
+		_, err := rw.Lock(t.Context(), name)
+		require.NoError(t, err)
+	}
+	body := get(t, rwlockdebug.Handler(rw), "/").Body.String()
+	for _, shown := range []string{"a b", "&#34;a  b&#34;", "&#34;a b &#34;"} {
+		require.Contains(t, body, `class="name">`+shown+"\n")
+	}
+}
+
 // If another RWLock is in the way, the page and the JSON have its label.
 func TestLabelOfTheHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, rw *rwlock.RWLock) {
