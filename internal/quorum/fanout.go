@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -109,11 +110,17 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	q.engine.Replied(now, x.request, reply, err)
 }
 
+// errVotes is the error of a renewal that may succeed once the hold has more votes.
+var errVotes = errors.New("the hold has too few votes, and asks for others")
+
 // failure returns the error of a fan-out that a majority cannot do any more. Some servers will never do it:
 // they have refused, or have no vote. The error is temporary if the others are a majority.
 func (q *Quorum) failure(now time.Time, x *fanout, never int) error {
 	if x.bid != nil && !x.request.Ends() && x.bid.gains(now) > 0 {
-		return fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes
+		if x.err != nil {
+			return fmt.Errorf("%w: %v", errVotes, x.err) // temporary, whatever that is
+		}
+		return errVotes
 	}
 	if x.err != nil && !protocol.Passing(x.err) && never > len(q.servers)-q.majority {
 		return x.err

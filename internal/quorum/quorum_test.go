@@ -284,6 +284,21 @@ func TestVoteThatIsWonBackCountsInTheNextRound(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 }
 
+func TestRenewalThatWaitsForVotesSaysSo(t *testing.T) {
+	r, h := asking(t)
+	r.votes(0)
+	r.replies(2, lua.Vote, waits(time.Second))
+	r.votes(1)
+	require.Equal(t, engine.Live, h.State())
+	r.pass(lease / 3)
+	r.fail(r.next(1, lua.Renew))
+	r.serves(0, lua.Renew)
+	last := r.events[len(r.events)-1]
+	require.Equal(t, engine.RenewalFailed, last.Kind)
+	require.NotErrorIs(t, last.Err, ErrNoMajority, "two of three answer")
+	require.ErrorContains(t, last.Err, errSilence.Error())
+}
+
 func TestReleaseIsDoneWithAMajorityAndTheHome(t *testing.T) {
 	r, h := holding(t)
 	r.release(h)
