@@ -53,11 +53,16 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 		}
 		return nil
 	})
+	all := false
+	defer func() {
+		if !all { // or if a hook of the client panics, or ends the goroutine
+			client.ReleaseAll(ctx, release(taken), err)
+		}
+	}()
 	inner := ctx
 	for _, want := range order {
 		h, err := rw.acquire(inner, want.Mode, want.Name, false, opts, 1)
 		if err != nil {
-			client.ReleaseAll(ctx, release(taken), err)
 			return err
 		}
 		taken = append(taken, h)
@@ -68,6 +73,7 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 		}
 		inner = h.Context() // it ends when this hold does, or one before
 	}
+	all = true
 	defer func() {
 		slices.Reverse(taken)
 		err = finish(ctx, err, taken...)
@@ -103,14 +109,16 @@ func (rw *RWLock) TryAll(ctx context.Context, wants []Want, opts ...LockOption) 
 	if err != nil {
 		return nil, wrap("try lock all", calls[failed].Name, err)
 	}
+	byName := make(map[string]*Hold, len(held))
+	for _, h := range held { // all, before a tracer may panic
+		byName[h.Name] = rw.handle(h)
+	}
+	for _, want := range order {
+		rw.trace(ctx, byName[want.Name])
+	}
 	holds := make([]*Hold, len(wants))
-	for i, h := range held {
-		hold := rw.hold(ctx, h)
-		for k := range wants {
-			if wants[k].Name == order[i].Name {
-				holds[k] = hold
-			}
-		}
+	for i, want := range wants {
+		holds[i] = byName[want.Name]
 	}
 	return holds, nil
 }

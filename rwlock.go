@@ -162,17 +162,23 @@ func (rw *RWLock) start(ctx context.Context, op string, call request) (*Hold, er
 	if err != nil {
 		return nil, wrap(op, call.Name, err)
 	}
-	return rw.hold(ctx, held), nil
+	h := rw.handle(held)
+	rw.trace(ctx, h)
+	return h, nil
 }
 
-// hold returns the user's handle of a hold.
-func (rw *RWLock) hold(ctx context.Context, held *client.Hold) *Hold {
+// handle returns the user's handle of a hold.
+func (rw *RWLock) handle(held *client.Hold) *Hold {
 	h := &Hold{held: held, tracer: rw.config.tracer}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
-	if tracer := rw.config.tracer; tracer != nil {
-		held.Trace(cmp.Or(tracer.TraceHold(ctx, h), ctx))
-	}
 	return h
+}
+
+// trace has the tracer, if there is one, learn of a hold.
+func (rw *RWLock) trace(ctx context.Context, h *Hold) {
+	if h.tracer != nil {
+		h.held.Trace(cmp.Or(h.tracer.TraceHold(ctx, h), ctx))
+	}
 }
 
 // request returns what the options of a lock call say.

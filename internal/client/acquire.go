@@ -177,7 +177,7 @@ func (h *Hold) await(ctx context.Context, timeout <-chan time.Time, closed <-cha
 	case <-h.ended:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return cmp.Or(ctx.Err(), context.Canceled) // a context that says neither has ended all the same
 	case <-timeout:
 		return context.DeadlineExceeded
 	case <-closed:

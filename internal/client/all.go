@@ -22,22 +22,37 @@ func (c *Client) TryAll(ctx context.Context, calls []Call) (holds []*Hold, faile
 	if len(c.dispatch) == 1 && !c.apart && c.local == nil {
 		together = mostTogether
 	}
-	for some := range slices.Chunk(calls, together) {
-		got, i, err := c.tryTogether(ctx, some)
-		if err != nil {
-			ReleaseAll(ctx, holds, err)
-			return nil, len(holds) + i, err
+	var got []*Hold
+	defer func() {
+		if len(got) < len(calls) { // or if a hook of the client, or the context, panics or ends the goroutine
+			ReleaseAll(ctx, got, err)
 		}
-		holds = append(holds, got...)
+	}()
+	for some := range slices.Chunk(calls, together) {
+		before := len(got)
+		for tries := 1; ; tries++ {
+			failed, err = c.tryTogether(ctx, some, &got)
+			if err != engine.ErrAgain || tries == mostTries {
+				break
+			}
+			ReleaseAll(ctx, got[before:], nil)
+			got = got[:before]
+		}
+		if err != nil {
+			return nil, before + failed, err
+		}
 	}
-	return holds, 0, nil
+	return got, 0, nil
 }
 
-// tryTogether is TryAll in one step.
-func (c *Client) tryTogether(ctx context.Context, calls []Call) (holds []*Hold, failed int, err error) {
+// tryTogether is TryAll in one step. It adds what it gets to got, whether or not that is all.
+func (c *Client) tryTogether(ctx context.Context, calls []Call, got *[]*Hold) (failed int, err error) {
 	if len(calls) == 1 {
 		h, err := c.Acquire(ctx, calls[0])
-		return []*Hold{h}, 0, err
+		if err == nil {
+			*got = append(*got, h)
+		}
+		return 0, err
 	}
 	w := wait{ctx: ctx, start: time.Now()}
 	tries, parts := make([]*Hold, len(calls)), make([]*engine.Hold, len(calls))
@@ -47,21 +62,24 @@ func (c *Client) tryTogether(ctx context.Context, calls []Call) (holds []*Hold, 
 		parts[i] = &tries[i].Hold
 	}
 	c.do(func(now time.Time) { c.engine.AcquireAll(now, parts) })
+	waited := 0
+	defer func() {
+		for _, h := range tries[waited:] { // the context has panicked, or ended the goroutine
+			c.forsake(h)
+		}
+	}()
 	for i, h := range tries {
 		fails := c.wait(&w, h)
+		waited++
 		if fails == nil {
 			h, fails = c.result(&w, h, c.now())
 		}
 		switch {
 		case fails == nil:
-			holds = append(holds, h)
+			*got = append(*got, h)
 		case err == nil || err == engine.ErrAgain:
 			failed, err = i, fails
 		}
 	}
-	if err != nil {
-		ReleaseAll(ctx, holds, err)
-		return nil, failed, err
-	}
-	return holds, 0, nil
+	return failed, err
 }

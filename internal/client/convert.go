@@ -74,7 +74,9 @@ func (h *Hold) convertible(now time.Time, to protocol.Mode) (current *Hold, know
 // likeness returns another hold for the user's handle.
 func (h *Hold) likeness(ctx context.Context, m protocol.Mode) *Hold {
 	c := h.client
+	c.mu.RLock() // for parent, which Trace sets
 	other := &Hold{client: c, from: h.from, parent: h.parent}
+	c.mu.RUnlock()
 	other.Tag = other
 	if c.config.Trace != nil {
 		other.trace = &trace{call: c.config.Trace(ctx, h.Name, m)}
@@ -172,17 +174,11 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (t protocol.Tick
 		return t, err
 	}
 	h.released, h.detached, h.ended = true, true, c.signals.Get().(chan struct{})
+	lasts := min(h.Hold.Deadline().Sub(now), engine.Deadline(now, lease).Sub(now))
 	c.flush()
-	h.end(engine.ErrDetached)
-	if context.Cause(ctx) == engine.ErrDetached { // the hold's own context: what else ends it still counts
-		at, limited := ctx.Deadline()
-		if ctx = h.parent; limited {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, at)
-			defer cancel()
-		}
-		w.ctx = ctx
-	}
+	// ctx may be the hold's own context, which therefore ends with the wait. Nobody has the ticket before that.
+	defer h.end(engine.ErrDetached)
+	defer time.AfterFunc(lasts, func() { h.end(engine.ErrDetached) }).Stop()
 	gaveUp := h.await(ctx, nil, c.over.Done()) // Close waits for the answer
 	w.look()
 	c.mu.Lock()

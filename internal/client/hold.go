@@ -100,36 +100,40 @@ func (h *Hold) Unlock(ctx context.Context) error {
 
 // UnlockAll releases holds together, and returns the error of each.
 func UnlockAll(ctx context.Context, holds []*Hold) []error {
-	return unlockAll(holds, func() context.Context { return forRelease(ctx) }, endTimeout)
+	return unlockAll(holds, func() (context.Context, time.Duration) { return forRelease(ctx), endTimeout })
 }
 
 // soon is how long a call whose wait has ended waits for the release of what it has got: it is to return
 // within 50 ms.
 const soon = 20 * time.Millisecond
 
-// ReleaseAll releases what a call with that context has got which fails with err.
+// ReleaseAll releases what a call with that context has got which fails with err, or panics.
 func ReleaseAll(ctx context.Context, holds []*Hold, err error) {
-	limit := endTimeout
-	if ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		ctx, limit = context.WithoutCancel(ctx), soon
+	for _, h := range holds {
+		h.client.do(func(time.Time) { h.traced() })
 	}
-	unlockAll(holds, func() context.Context { return ctx }, limit)
+	unlockAll(holds, func() (context.Context, time.Duration) {
+		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return context.Background(), soon
+		}
+		return ctx, endTimeout
+	})
 }
 
 // unlockAll releases holds together. It waits for the answers until the context ends that end returns, once
-// all releases have begun, and for no longer than limit.
-func unlockAll(holds []*Hold, end func() context.Context, limit time.Duration) []error {
-	until := time.Now().Add(limit)
+// all releases have begun, and for no longer than the limit beside it.
+func unlockAll(holds []*Hold, end func() (context.Context, time.Duration)) []error {
+	start := time.Now()
 	errs, known := make([]error, len(holds)), make([]bool, len(holds))
 	for i, h := range holds {
 		var fx *effects
 		holds[i], fx, known[i], errs[i] = h.begin()
 		h.client.run(fx, nil)
 	}
-	ctx := end()
+	ctx, limit := end()
 	for i, h := range holds {
 		if !known[i] {
-			errs[i] = h.answered(ctx, until)
+			errs[i] = h.answered(ctx, start.Add(limit))
 		}
 	}
 	return errs

@@ -7,6 +7,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -63,7 +64,10 @@ const (
 	probeTimeout = time.Second
 )
 
-var errFull = fmt.Errorf("%d requests wait to be sent", mostQueued)
+var (
+	errFull = fmt.Errorf("%d requests wait to be sent", mostQueued)
+	errHook = errors.New("a hook of the client has ended the goroutine that sent it")
+)
 
 // A Result is the reply to a request, or the error with which it failed.
 type Result struct {
@@ -332,11 +336,32 @@ func (l *lane) work() {
 		}
 		l.flying[b] = struct{}{}
 		d.arm()
-		d.mu.Unlock()
-		results := b.send()
-		d.mu.Lock()
-		l.returned(b, results)
+		l.send(b)
 	}
+}
+
+// send sends a batch, and delivers the results. Dispatcher.mu is locked, but not meanwhile.
+func (l *lane) send(b *batch) {
+	var results []Result
+	sent := false
+	defer func() {
+		if !sent { // a hook has ended the goroutine, or panicked
+			results = nil
+			for _, x := range b.all {
+				results = b.add(results, x, nil, errHook)
+			}
+		}
+		l.d.mu.Lock()
+		l.returned(b, results)
+		if !sent {
+			l.running--
+			l.starting = false
+			l.start()
+		}
+	}()
+	l.d.mu.Unlock()
+	results = b.send()
+	sent = true
 }
 
 // returned delivers the results of a batch, unless its requests have failed and were sent elsewhere. The

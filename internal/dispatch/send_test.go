@@ -595,3 +595,30 @@ func TestHookEndsACaller(t *testing.T) {
 		})
 	}
 }
+
+// A hook that ends a goroutine of the dispatcher's has the requests fail that this one sends, and no others.
+func TestHookEndsAGoroutine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ends := true
+		around := hook{process: func(next redis.ProcessHook, ctx context.Context, cmd redis.Cmder) error {
+			if ends {
+				ends = false
+				runtime.Goexit()
+			}
+			return next(ctx, cmd)
+		}}
+		client := testredis.MemClient(t, testredis.Mem(t))
+		client.AddHook(around)
+		r := &receiver{}
+		d := New(client, Calls{Receive: r.receive})
+		for i := range 2 {
+			d.Send(request(lua.Lock, "n"))
+			synctest.Wait()
+			require.Len(t, r.all(), i+1)
+		}
+		require.ErrorIs(t, r.all()[0].Err, errHook)
+		require.NoError(t, r.all()[1].Err)
+		stop(t, d)
+	})
+}

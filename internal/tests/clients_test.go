@@ -631,39 +631,67 @@ func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
 // A hook that panics, or ends its goroutine, in a lock call leaves no lock behind that nobody releases, and no
 // goroutine.
 func TestHookThatPanicsInACall(t *testing.T) {
-	each(t, map[string]func(){"panic": func() { panic("oh") }, "Goexit": runtime.Goexit},
-		func(t *testing.T, fails func()) {
+	wants := []rwlock.Want{need("a", write), need("n", write)}
+	var many []rwlock.Want // so many that the last one is asked for alone
+	for i := range 201 {
+		many = append(many, need(fmt.Sprintf("%03d", i), write))
+	}
+	type way struct {
+		fails func()
+		call  func(*rwlock.RWLock) ([]*rwlock.Hold, error) // with a MaxWait, the caller never sends
+		at    int64                                        // which of the commands that the caller sends fails
+		first string                                       // lock
+	}
+	lock := func(rw *rwlock.RWLock) ([]*rwlock.Hold, error) {
+		h, err := rw.Lock(newOwner(), "n")
+		return []*rwlock.Hold{h}, err
+	}
+	all := func(rw *rwlock.RWLock) ([]*rwlock.Hold, error) {
+		return nil, rw.WithAll(newOwner(), wants, func(context.Context, []*rwlock.Hold) error { return nil })
+	}
+	tryAll := func(rw *rwlock.RWLock) ([]*rwlock.Hold, error) { return rw.TryAll(newOwner(), many) }
+	oh := func() { panic("oh") }
+	each(t, map[string]way{
+		"Lock, panic": {oh, lock, 1, "n"}, "Lock, Goexit": {runtime.Goexit, lock, 1, "n"},
+		"WithAll, panic": {oh, all, 2, "a"}, "WithAll, Goexit": {runtime.Goexit, all, 2, "a"},
+		"TryAll, panic": {oh, tryAll, 1, "000"}, "TryAll, Goexit": {runtime.Goexit, tryAll, 1, "000"},
+	},
+		func(t *testing.T, x way) {
 			onServers(t, func(w *world) {
 				var caller atomic.Uint64 // its goroutine
+				var sent atomic.Int64
+				said := &records{}
 				rw := w.newLockVia(func(c *redis.Client) {
 					c.AddHook(onEach(func(redis.Cmder) {
-						if client.Goroutine() == caller.Load() {
-							fails()
+						if client.Goroutine() == caller.Load() && sent.Add(1) == x.at {
+							x.fails()
 						}
 					}))
-				}, rwlock.WithLease(w.lease))
+				}, rwlock.WithLogger(said.logger()))
 				eventually(w, func() bool { // the library may send for the caller
 					unlock(w, take(w, newOwner(), rw, write, "n"))
 					returned, done := false, make(chan struct{})
 					go func() {
 						defer close(done)
 						defer func() { _ = recover() }()
+						sent.Store(0)
 						caller.Store(client.Goroutine())
 						defer caller.Store(0)
-						h, err := rw.Lock(newOwner(), "n") // with a MaxWait, the caller never sends
+						holds, err := x.call(rw)
 						returned = true
 						caller.Store(0)
 						require.NoError(w, err)
-						unlock(w, h)
+						unlock(w, holds...)
 					}()
 					<-done
 					return !returned
 				}, "a hook that fails")
 				other := w.newLock()
-				unlock(w, take(w, newOwner(), other, write, "n"))
-				unlock(w, take(w, newOwner(), rw, write, "n"))
-				waitFree(w, other, "n")
+				unlock(w, take(w, newOwner(), other, write, x.first))
+				unlock(w, take(w, newOwner(), rw, write, x.first))
+				waitFree(w, other, x.first)
 				require.Empty(w, rw.Snapshot().Holds)
+				require.Empty(w, said.items(), "nothing is forgotten")
 			})
 		})
 }
@@ -677,6 +705,62 @@ type curious struct {
 func (c curious) Err() error {
 	_ = c.h.Deadline()
 	return c.Context.Err()
+}
+
+// A faulty context has nothing to say, or panics when it is asked for the last time.
+type faulty struct {
+	context.Context
+	asks  *atomic.Int64 // or nil
+	ended chan struct{}
+}
+
+func (c faulty) Done() <-chan struct{} {
+	if c.asks != nil && c.asks.Add(-1) == 0 {
+		panic("oh")
+	}
+	return c.ended
+}
+
+func (c faulty) Err() error {
+	if c.asks != nil && c.asks.Add(-1) == 0 {
+		panic("oh")
+	}
+	return nil
+}
+
+// A context that panics, and one that ends without an error, leave no lock behind that nobody releases.
+func TestFaultyContextsLeaveNothing(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, other := w.newLock(), w.newLock()
+		panics := func(call func()) (did bool) {
+			defer func() { did = recover() != nil }()
+			call()
+			return false
+		}
+		wants := []rwlock.Want{need("a", write), need("b", read), need("c", write)}
+		for n := int64(1); ; n++ {
+			asks := new(atomic.Int64)
+			asks.Store(n)
+			if !panics(func() {
+				holds, err := rw.TryAll(faulty{newOwner(), asks, nil}, wants)
+				require.NoError(w, err)
+				unlock(w, holds...)
+			}) {
+				require.Greater(w, n, int64(5))
+				break
+			}
+			for _, want := range wants {
+				waitFree(w, other, want.Name)
+			}
+		}
+		require.Empty(w, rw.Snapshot().Holds)
+
+		h, ended := take(w, newOwner(), other, write, "n"), make(chan struct{})
+		close(ended)
+		require.ErrorIs(w, errOf(rw.Lock(faulty{newOwner(), nil, ended}, "n")), context.Canceled)
+		unlock(w, h)
+		waitFree(w, other, "n")
+	})
 }
 
 // Contexts are code of the user, which may call the library.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -498,6 +499,72 @@ func TestDetachWithTheHoldsOwnContext(t *testing.T) {
 		require.ErrorIs(w, errOf(h.Detach(ctx, time.Minute)), context.DeadlineExceeded)
 		close(gate)
 		waitFree(w, rw, "n")
+
+		h, gate = take(w, newOwner(), rw, write, "n"), make(chan struct{})
+		r := p.On(script("convert")).DelayRequest(gate).Times(1)
+		own, cancel := context.WithCancel(h.Context())
+		start := time.Now()
+		detached := w.start(func() error { return errOf(h.Detach(own, time.Minute)) })
+		require.NoError(w, r.WaitHit(soon(w)))
+		cancel()
+		require.ErrorIs(w, errOf(detached.wait()), context.Canceled)
+		require.Less(w, time.Since(start), w.lease)
+		close(gate)
+		waitFree(w, rw, "n")
+	})
+}
+
+// A hold that was converted, and that a tracer knows, is detached with its own context, too. Its context ends
+// when its time is over, whether or not the server has answered by then.
+func TestDetachAfterAConversion(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock(rwlock.WithTracer(&tracer{}))
+		h := take(w, newOwner(), rw, read, "n")
+		require.NoError(w, h.TryUpgrade(context.Background()))
+		ticket, err := h.Detach(h.Context(), time.Minute)
+		require.NoError(w, err)
+		require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrDetached)
+		require.NoError(w, rw.Discard(context.Background(), ticket))
+
+		rw, p := w.behindProxy(500 * time.Millisecond)
+		h, gate := take(w, newOwner(), rw, write, "n"), make(chan struct{})
+		ctx := h.Context()
+		p.On(script("convert")).DelayReply(gate)
+		detached := w.start(func() error { return errOf(h.Detach(context.Background(), w.lease)) })
+		<-ctx.Done() // the lock is free
+		require.ErrorIs(w, context.Cause(ctx), rwlock.ErrDetached)
+		close(gate)
+		require.NoError(w, errOf(detached.wait()))
+	})
+}
+
+// Calls that convert a hold at the same time share what a tracer has said of it.
+func TestConversionsAtOnceWithATracer(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock(rwlock.WithTracer(&tracer{}), rwlock.WithObserver(&journal{}))
+		for i := range 200 {
+			h := take(w, newOwner(), rw, read, fmt.Sprint(i))
+			var calls sync.WaitGroup
+			for range 2 {
+				calls.Go(func() {
+					_ = h.TryUpgrade(context.Background())
+					_ = h.Downgrade(context.Background())
+				})
+				calls.Go(func() {
+					_ = h.Downgrade(context.Background())
+					_ = h.TryUpgrade(context.Background())
+				})
+			}
+			calls.Wait()
+			calls.Go(func() { _ = h.TryUpgrade(context.Background()) })
+			calls.Go(func() {
+				if ticket, err := h.Detach(h.Context(), time.Minute); err == nil {
+					_ = rw.Discard(context.Background(), ticket)
+				}
+			})
+			calls.Wait()
+			_ = h.Unlock(context.Background())
+		}
 	})
 }
 
@@ -563,11 +630,12 @@ func TestTryAllThatRunsTwice(t *testing.T) {
 }
 
 // An observer is told once of each call that TryAll makes: of those that got their locks, and of the one that
-// did not.
+// did not. What was got ends, with a tracer, too.
 func TestTryAllIsObserved(t *testing.T) {
 	everywhere(t, func(w *world) {
 		var j journal
-		rw, other := w.newLock(rwlock.WithObserver(&j)), take(w, newOwner(), w.newLock(), write, "b")
+		rw := w.newLock(rwlock.WithObserver(&j), rwlock.WithTracer(&tracer{}))
+		other := take(w, newOwner(), w.newLock(), write, "b")
 		_, err := rw.TryAll(context.Background(), []rwlock.Want{need("a", write), need("b", write), need("c", read)})
 		require.ErrorIs(w, err, rwlock.ErrLocked)
 		unlock(w, other)
@@ -578,7 +646,63 @@ func TestTryAllIsObserved(t *testing.T) {
 			refused = append(refused, e.Name)
 		}
 		require.Equal(w, []string{"b"}, refused)
+		require.Len(w, j.of(rwlock.EventEnded), len(j.of(rwlock.EventAcquired)))
 	})
+}
+
+// TryAll begins again if its process stood still for longer than the lease, as TryLock does.
+func TestTryAllAfterAPause(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		asks := 0
+		ctx := pausing{newOwner(), func() {
+			if asks++; asks == 2 {
+				time.Sleep(2 * w.lease)
+			}
+		}}
+		holds, err := rw.TryAll(ctx, []rwlock.Want{need("a", write), need("b", write)}, rwlock.NoRenew())
+		require.NoError(w, err)
+		require.Greater(w, asks, 2)
+		unlock(w, holds...)
+	})
+}
+
+// A pausing context does something before it says its error.
+type pausing struct {
+	context.Context
+	pause func()
+}
+
+func (c pausing) Err() error {
+	c.pause()
+	return c.Context.Err()
+}
+
+// A tracer that panics in TryAll leaves holds that are forgotten, as it does in a lock call.
+func TestTracerThatPanicsInTryAll(t *testing.T) {
+	t.Parallel()
+	rw := newLockOn(t, testredis.MemClient(t, testredis.Mem(t)), rwlock.WithTracer(new(secondPanics)),
+		rwlock.WithLease(time.Second))
+	require.Panics(t, func() {
+		_, _ = rw.TryAll(newOwner(), []rwlock.Want{need("a", write), need("b", write), need("c", write)})
+	})
+	eventually(t, func() bool {
+		runtime.GC()
+		return len(rw.Snapshot().Holds) == 0
+	}, "holds that end")
+}
+
+type secondPanics struct{ holds int }
+
+func (*secondPanics) TraceCall(ctx context.Context, _ string, _ rwlock.Mode) context.Context {
+	return ctx
+}
+
+func (s *secondPanics) TraceHold(ctx context.Context, _ *rwlock.Hold) context.Context {
+	if s.holds++; s.holds == 2 {
+		panic("oh")
+	}
+	return ctx
 }
 
 // TryAll takes so many locks in several steps, and releases all if one of the last cannot be had.
