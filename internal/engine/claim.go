@@ -301,6 +301,7 @@ type grant struct {
 
 	confirmed  bool      // enough replicas have it
 	confirming uint64    // number of the last request that they are to confirm
+	confirmBy  time.Time // until when its answer is waited for; zero if it has been answered
 	counted    int       // how many holds there were when the server was last told
 	recountAt  time.Time // when it is told of another number; zero if that is the same
 	extensions []*Extension

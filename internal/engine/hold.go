@@ -112,26 +112,38 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 		c.quickEnd = c.quickEnd && r.Count == 1
 		c.counted, c.recountAt = r.Count, time.Time{}
 	}
-	if !c.confirmed && len(c.extensions) == 0 { // an extension does not wait for replicas: they are asked later
-		for _, h := range c.holds {
-			if h.confirmation != nil {
-				r.Replicas = e.config.Replicas
-				// Only the reply moves the deadline, and the next renewal must still be in time.
-				r.Confirm = max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm, lease/3))
-			}
-		}
-		e.numbers++
-		r.number, c.confirming = e.numbers, e.numbers
+	if !c.confirmed && len(c.extensions) == 0 && !now.Before(c.confirmBy) {
+		e.askReplicas(now, c, r)
 	}
-	c.asked = now.Add(r.Confirm)
+	if r.Replicas == 0 { // replicas may be late, but then other renewals keep the lease
+		c.asked = now
+	}
 	e.send(now, r)
 	e.schedule(now, c)
 	return r
 }
 
+// askReplicas has a renewal wait for replicas.
+func (e *Engine) askReplicas(now time.Time, c *claim, r *Request) {
+	for _, h := range c.holds {
+		if h.confirmation != nil {
+			r.Replicas, r.Confirm = e.config.Replicas, max(r.Confirm, h.confirmation.until.Sub(now))
+		}
+	}
+	if r.Replicas > 0 {
+		r.Confirm = min(r.Confirm, mostConfirm)
+		e.numbers++
+		r.number, c.confirming = e.numbers, e.numbers
+		c.confirmBy = now.Add(r.Confirm + e.renewalPatience(c.lease))
+	}
+}
+
 func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
 	if c.state != Held {
 		return
+	}
+	if r.Replicas > 0 && r.number == c.confirming {
+		c.confirmBy = time.Time{}
 	}
 	switch i := slices.IndexFunc(c.holds, func(h *Hold) bool { return h.state == Live }); {
 	case err != nil:
@@ -173,7 +185,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		e.extendAll(c)
 		e.entered(now, c, r, reply)
 		switch {
-		case !c.confirmed && (r.Replicas == 0 || r.Wanted()):
+		case !c.confirmed && !now.Before(c.confirmBy):
 			e.renew(now, c)
 		case asked.After(r.Sent.Add(r.Confirm)) && c.asksFor(now) > 0:
 			c.asked = asked // a later renewal is in flight, which calls wait for
@@ -186,13 +198,20 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 // ends none before replicas have confirmed the claim.
 func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
 	c.confirmed = c.confirmed || r.Replicas > 0 && reply.Confirmed >= r.Replicas
+	if c.confirmed {
+		c.confirmBy = time.Time{}
+	}
 	for _, h := range c.holds {
+		sent := r.Sent
+		if h.confirmation != nil {
+			sent = c.sent // it was renewed while it waited for replicas
+		}
 		switch {
 		case h.state != Entering:
 		case !c.confirmed && r.Replicas > 0 && h.confirmation != nil:
 			h.confirmation.n = reply.Confirmed
 		case c.confirmed && (h.entered.IsZero() || !r.Sent.Before(h.entered)):
-			e.live(now, h, Deadline(r.Sent, h.Lease), h.path)
+			e.live(now, h, order.Earlier(c.deadline, Deadline(sent, h.Lease)), h.path)
 		}
 	}
 }

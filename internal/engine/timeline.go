@@ -247,7 +247,7 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 		if c.former != nil || h.awaitsRenewal || h.state == Entering || !lasts {
 			longest = max(longest, h.Lease)
 		}
-		waited = waited || h.awaitsRenewal || h.state == Entering
+		waited = waited || h.awaitsRenewal || h.state == Entering && !now.Before(c.confirmBy)
 	}
 	switch {
 	case longest == 0:
@@ -261,7 +261,7 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 	case c.delegation > 0:
 		return c.deadline.Add(-min(c.delegation, longest) / delegatedPart)
 	}
-	return order.Earlier(c.sent.Add(c.period(longest)), c.recountAt)
+	return order.Earlier(order.Earlier(c.sent.Add(c.period(longest)), c.confirmBy), c.recountAt)
 }
 
 // renewalPatience returns for how long a renewal may be unanswered before it is sent again, by another

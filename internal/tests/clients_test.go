@@ -835,13 +835,24 @@ func TestWithReplicas(t *testing.T) {
 	})
 	t.Run("late", func(t *testing.T) { // by more than the lease, which is renewed meanwhile
 		t.Parallel()
-		const lease = 2 * time.Second
+		const lease = time.Second
 		master, replicas := testredis.StartReplicated(t, 1)
 		rw := newLockOn(t, master.Client(), rwlock.WithReplicas(1, hang), rwlock.WithLease(lease))
 		unlock(t, take(t, newOwner(), rw, write, "n"))
 		replicas[0].Pause()
-		time.AfterFunc(5*lease/4, replicas[0].Resume)
-		unlock(t, take(t, newOwner(), rw, write, "n"))
+		time.AfterFunc(5*lease/2, replicas[0].Resume)
+		w, calls := &world{T: t}, []*call(nil)
+		for i := range 40 { // they share connections that wait
+			opts := []rwlock.LockOption(nil)
+			if i%4 == 0 {
+				opts = append(opts, rwlock.NoRenew())
+			}
+			calls = append(calls, w.launch(newOwner(), rw, bothModes[i%2], fmt.Sprint("late ", i), opts...))
+			time.Sleep(20 * time.Millisecond)
+		}
+		for _, c := range calls {
+			unlock(t, c.granted())
+		}
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
