@@ -57,6 +57,38 @@ func TestKeysOnATerminal(t *testing.T) {
 	}
 }
 
+// Su and a shell's suspend stop themselves by SIGSTOP. The shell around the tool has the terminal then.
+func TestCommandStopsItself(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, exec, script, keys string }{
+		{"alone", "rwlock exec NAME", "kill -STOP $$", ""},
+		{"nested", "rwlock exec NAME-outer rwlock exec NAME", "kill -STOP $$", ""},
+		{"input is a pipe", "echo | rwlock exec NAME",
+			`trap "kill -STOP $$; exec sleep 100" TSTP; echo rea""dy; while :; do :; done`, "\x1a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p, keyboard, rw := inBash(t)
+			name := strings.ReplaceAll(t.Name(), "/", "-")
+			press(t, keyboard, strings.ReplaceAll(c.exec, "NAME", name)+" sh -c '"+c.script+"; exec sleep 100'\n")
+			if c.keys != "" {
+				p.says("ready")
+				press(t, keyboard, c.keys)
+			}
+			p.says("Stopped")
+			press(t, keyboard, "echo the shell$((1+1)) has it; fg\n")
+			p.says("the shell2 has it")
+			awaitForeground(t, p, keyboard)
+			awaitCommand(t, name)
+			eventually(t, func() bool { return !slices.ContainsFunc(commands(name), stoppedOrGone) }, "its continuation")
+			press(t, keyboard, "\x03")
+			awaitState(t, rw, name, 0, 0)
+			press(t, keyboard, "echo the shell$((1+2)) has it\n")
+			p.says("the shell3 has it")
+		})
+	}
+}
+
 // A command gets the terminal when it reads from it, though its standard input is something else.
 func TestCommandReadsFromTheTerminal(t *testing.T) {
 	t.Parallel()
