@@ -221,6 +221,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		return err
 	}
+	s.locks = append([]string{name}, f.also...)
 	env := environment{outer: outerHolds(), hide: !f.keepPassword, source: a.source}
 	signals := make(chan os.Signal, 16)
 	notify(signals, passedOn...)
