@@ -173,9 +173,7 @@ func TestRemainingTimeIsSuspended(t *testing.T) {
 	press(t, keyboard, "\x1a")
 	p.says("Stopped")
 	awaitState(t, rw, t.Name(), 0, 0)
-	press(t, keyboard, "fg\n")
-	awaitForeground(t, p, keyboard)
-	press(t, keyboard, "echo ended $?.\n")
+	press(t, keyboard, "fg; echo ended $?.\n")
 	p.says("ended 0.")
 }
 
