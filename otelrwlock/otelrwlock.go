@@ -172,8 +172,9 @@ func outcomeOf(e rwlock.Event) string {
 	if e.Kind == rwlock.EventAcquired {
 		return "acquired"
 	}
-	if network := (*net.OpError)(nil); errors.As(e.Err, &network) {
-		return "error" // whose timeout matches that of a context
+	network := (*net.OpError)(nil) // its timeout matches that of a context; it may be why there is no majority
+	if errors.As(e.Err, &network) && !errors.Is(e.Err, rwlock.ErrNoMajority) {
+		return "error"
 	}
 	for _, o := range outcomes {
 		if errors.Is(e.Err, o.err) {

@@ -362,7 +362,7 @@ func TestOutcomes(t *testing.T) {
 			"upgrade": rwlock.ErrUpgrade, "lost": rwlock.ErrLost, "owner": rwlock.ErrOwner,
 			"deadlock":       rwlock.ErrDeadlock,
 			"not_replicated": rwlock.ErrNotReplicated, "error": timeout,
-			"no_majority": fmt.Errorf("%w: %w", context.DeadlineExceeded, rwlock.ErrNoMajority),
+			"no_majority": fmt.Errorf("%w: %w: %w", context.DeadlineExceeded, rwlock.ErrNoMajority, timeout),
 		} {
 			w.observer.Observe(rwlock.Event{Kind: rwlock.EventRefused, Mode: rwlock.Write,
 				Err: fmt.Errorf("call: %w", err)})

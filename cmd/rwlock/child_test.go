@@ -81,6 +81,20 @@ func TestCommandThatMayNotBeKilledIsNamed(t *testing.T) {
 	require.Regexp(t, `still runs: process \d+ \("changeuser"\)\n$`, p.err.String())
 }
 
+// A tool that has stood still for longer than the lease gives SIGKILL its time, too.
+func TestPauseOfTheToolLeavesNothingRunning(t *testing.T) {
+	t.Parallel()
+	url, _ := shared(t)
+	p := start(t, url, "exec", "--lease", "500ms", t.Name(), "sh", "-c",
+		"trap '' TERM; echo ready; while :; do sleep 0.01; done")
+	p.says("ready")
+	p.signal(syscall.SIGSTOP)
+	time.Sleep(500*time.Millisecond + killTime + 500*time.Millisecond)
+	p.signal(syscall.SIGCONT)
+	require.Equal(t, exitLost, p.exit())
+	require.Contains(t, p.err.String(), "it has ended")
+}
+
 // Off a terminal, SIGTSTP stops the command alone: neither the tool, which goes on to renew the lock, nor the
 // processes around it.
 func TestStopOffATerminalStopsTheCommandAlone(t *testing.T) {

@@ -221,6 +221,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		return err
 	}
+	s.locks = append([]string{name}, f.also...)
 	env := environment{outer: outerHolds(), hide: !f.keepPassword, source: a.source}
 	signals := make(chan os.Signal, 16)
 	notify(signals, passedOn...)
@@ -241,9 +242,8 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		err = f.notAcquired(s, err)
 		s.close()
 		var e *exit
-		interrupted := errors.As(err, &e) && e.code == exitSignal+int(syscall.SIGINT)
-		if interrupted && child.InForeground() && os.Getpid() != 1 {
-			child.EndBy(syscall.SIGINT, os.Getpid()) // so that a shell ends its script
+		if errors.As(err, &e) && e.code == exitSignal+int(syscall.SIGINT) {
+			interrupted()
 		}
 		return err
 	}
@@ -294,8 +294,15 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	return &exit{code: command.ExitCode()}
 }
 
+// interrupted ends this process by SIGINT if that may have been ^C, so that a shell ends its script.
+func interrupted() {
+	if child.InForeground() && os.Getpid() != 1 {
+		child.EndBy(syscall.SIGINT, os.Getpid())
+	}
+}
+
 // leave keeps the locks for the rest of --at-least. It reports whether the server will end them, because the
-// rest is longer than a lease, or because a signal ended the wait.
+// rest is longer than a lease, because a signal ended the wait, or because it has already.
 func (f *execFlags) leave(holds held, start time.Time, signals <-chan os.Signal) bool {
 	rest := time.Until(start.Add(time.Duration(f.atLeast)))
 	if rest <= 0 {
@@ -306,14 +313,29 @@ func (f *execFlags) leave(holds held, start time.Time, signals <-chan os.Signal)
 		_ = h.Extend(ctx, rest) // if that fails, the lease has to do
 		cancel()
 	}
+	if holds.context().Err() != nil {
+		return false // lost while the command ran, which release reports
+	}
 	if rest > time.Duration(f.lease) {
 		return true
 	}
-	select {
-	case <-time.After(time.Until(start.Add(time.Duration(f.atLeast)))):
-		return false
-	case <-signals:
-		return true
+	over := time.After(time.Until(start.Add(time.Duration(f.atLeast))))
+	for {
+		select {
+		case <-over: // if ^Z has taken longer than the lease, it was the server that ended the holds
+			return holds.context().Err() != nil || time.Now().After(holds.deadline())
+		case s := <-signals:
+			switch s {
+			case syscall.SIGCONT:
+				continue
+			case syscall.SIGTSTP: // there is no command to pass it on to
+				_ = syscall.Kill(os.Getpid(), syscall.SIGTTIN) // Go does not restore what SIGTSTP does
+				continue
+			case syscall.SIGINT:
+				interrupted()
+			}
+			return true
+		}
 	}
 }
 

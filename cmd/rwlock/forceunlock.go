@@ -52,6 +52,7 @@ Without --yes, force-unlock shows the holders and asks; if the answer is no, it 
 }
 
 func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool, held int64) error {
+	s.locks = []string{name}
 	before, err := s.inspect(ctx, name)
 	if err != nil {
 		return err

@@ -69,6 +69,9 @@ func end(deadline time.Time, command *child.Child, grace time.Duration) []child.
 	if d := time.Now().Add(grace); d.Before(deadline) {
 		deadline = d
 	}
+	if now := time.Now(); deadline.Before(now) {
+		deadline = now // this process stood still: what is left has killTime from now
+	}
 	command.Signal(syscall.SIGTERM)
 	command.Signal(syscall.SIGCONT) // a command that is suspended would not notice
 	kill := time.AfterFunc(time.Until(deadline), func() { command.Signal(syscall.SIGKILL) })

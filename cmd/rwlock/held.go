@@ -145,7 +145,8 @@ func (e *environment) with(name string, holds held) []string {
 	if err != nil {
 		panic(err) // there is nothing in it that JSON has not
 	}
-	set := map[string]string{holdsVariable: string(all), "RWLOCK_ATTACH": "", "RWLOCK_DETACH": "", "RWLOCK_AT_LEAST": ""} // of one exec
+	set := map[string]string{holdsVariable: string(all),
+		"RWLOCK_ATTACH": "", "RWLOCK_DETACH": "", "RWLOCK_AT_LEAST": "", "RWLOCK_COMMAND": ""} // of one exec
 	for _, h := range e.outer {
 		if h.is(name) {
 			set["RWLOCK_NAME"], set["RWLOCK_MODE"], set["RWLOCK_TOKEN"] = name, h.Mode, fmt.Sprint(h.Token)

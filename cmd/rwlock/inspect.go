@@ -36,6 +36,7 @@ quorum there is no such line: rwlock force-unlock NAME.`,
 }
 
 func (a *app) inspect(ctx context.Context, s *session, name string, flags *pflag.FlagSet) error {
+	s.locks = []string{name}
 	state, err := s.inspect(ctx, name)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -48,6 +49,38 @@ func TestKeysOnATerminal(t *testing.T) {
 			press(t, keyboard, "echo the shell$((1+1)) has it; fg\n")
 			p.says("the shell2 has it")
 			awaitForeground(t, p, keyboard)
+			eventually(t, func() bool { return !slices.ContainsFunc(commands(name), stoppedOrGone) }, "its continuation")
+			press(t, keyboard, "\x03")
+			awaitState(t, rw, name, 0, 0)
+			press(t, keyboard, "echo the shell$((1+2)) has it\n")
+			p.says("the shell3 has it")
+		})
+	}
+}
+
+// Su and a shell's suspend stop themselves by SIGSTOP. The shell around the tool has the terminal then.
+func TestCommandStopsItself(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, exec, script, keys string }{
+		{"alone", "rwlock exec NAME", "kill -STOP $$", ""},
+		{"nested", "rwlock exec NAME-outer rwlock exec NAME", "kill -STOP $$", ""},
+		{"input is a pipe", "echo | rwlock exec NAME",
+			`trap "kill -STOP $$; exec sleep 100" TSTP; echo rea""dy; while :; do :; done`, "\x1a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p, keyboard, rw := inBash(t)
+			name := strings.ReplaceAll(t.Name(), "/", "-")
+			press(t, keyboard, strings.ReplaceAll(c.exec, "NAME", name)+" sh -c '"+c.script+"; exec sleep 100'\n")
+			if c.keys != "" {
+				p.says("ready")
+				press(t, keyboard, c.keys)
+			}
+			p.says("Stopped")
+			press(t, keyboard, "echo the shell$((1+1)) has it; fg\n")
+			p.says("the shell2 has it")
+			awaitForeground(t, p, keyboard)
+			awaitCommand(t, name)
 			eventually(t, func() bool { return !slices.ContainsFunc(commands(name), stoppedOrGone) }, "its continuation")
 			press(t, keyboard, "\x03")
 			awaitState(t, rw, name, 0, 0)
@@ -98,6 +131,7 @@ func TestInterruptEndsTheScript(t *testing.T) {
 		{"terminal", "rwlock exec NAME sleep 100"},
 		{"pipe", "echo | rwlock exec NAME sleep 100"},
 		{"wait", "rwlock exec --read NAME-held true"},
+		{"remaining time", "rwlock exec --at-least 25s NAME true"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -107,19 +141,40 @@ func TestInterruptEndsTheScript(t *testing.T) {
 			press(t, keyboard, "bash -c 'for i in 1 2 3; do echo rou''nd; "+strings.ReplaceAll(c.exec, "NAME", name)+
 				"; done'; echo ended $((127+3))\n")
 			p.says("round")
-			if c.name == "wait" {
+			switch c.name {
+			case "wait":
 				awaitState(t, rw, name+"-held", 1, 1)
-			} else {
+			case "remaining time":
+				awaitState(t, rw, name, 1, 0)
+				time.Sleep(time.Second) // until the command has ended
+			default:
 				awaitCommand(t, name)
 			}
 			press(t, keyboard, "\x03")
-			awaitState(t, rw, name, 0, 0)
+			if c.name != "remaining time" { // in which the lock stays
+				awaitState(t, rw, name, 0, 0)
+			}
 			awaitState(t, rw, name+"-held", 1, 0)
 			press(t, keyboard, "echo the shell$((1+1)) has it\n")
 			p.says("the shell2 has it")
 			require.Equal(t, 1, strings.Count(p.out.String(), "round"))
 		})
 	}
+}
+
+// ^Z suspends the tool in the time that is left of --at-least. The server ends the lock meanwhile, which is no
+// loss: the command has ended.
+func TestRemainingTimeIsSuspended(t *testing.T) {
+	t.Parallel()
+	p, keyboard, rw := inBash(t)
+	press(t, keyboard, "rwlock exec --lease 5s --at-least 4s "+t.Name()+" sh -c 'echo rea''dy'\n")
+	p.says("ready")
+	time.Sleep(time.Second) // until the command has ended
+	press(t, keyboard, "\x1a")
+	p.says("Stopped")
+	awaitState(t, rw, t.Name(), 0, 0)
+	press(t, keyboard, "fg; echo ended $?.\n")
+	p.says("ended 0.")
 }
 
 // Where no shell could continue the tool, ^Z changes nothing.

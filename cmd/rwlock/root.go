@@ -189,6 +189,7 @@ type session struct {
 	clients []redis.UniversalClient
 	names   []string // of the servers, for people
 	rw      *rwlock.RWLock
+	locks   []string // that the command is about; of a cluster, only their masters are needed
 }
 
 // A setting is an option of the library that a flag sets.
@@ -341,7 +342,18 @@ func (s *session) inspect(ctx context.Context, name string) (state rwlock.State,
 func (s *session) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return s.most(ctx, func(ctx context.Context, c redis.UniversalClient) error { return c.Ping(ctx).Err() })
+	return s.most(ctx, func(ctx context.Context, c redis.UniversalClient) error {
+		if _, ok := c.(*redis.ClusterClient); !ok || len(s.clients) > 1 || len(s.locks) == 0 {
+			return c.Ping(ctx).Err()
+		}
+		// PING would go to any node. The library finds the masters of the locks though other nodes are frozen.
+		for _, name := range s.locks {
+			if _, err := s.rw.Inspect(ctx, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // with runs fn with a session, and with a context that a signal ends.

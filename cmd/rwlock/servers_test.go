@@ -63,6 +63,29 @@ func TestCluster(t *testing.T) {
 	require.Positive(t, failed)
 }
 
+// A node of a cluster that is frozen ends nothing that is about locks on other nodes.
+func TestClusterWithAFrozenNode(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3)
+	frozen, name := cluster.Nodes[2], ""
+	for _, name = range []string{"a", "b", "c", "d", "e", "f"} {
+		master, err := cluster.Client().MasterForKey(t.Context(), "{"+name+"}")
+		require.NoError(t, err)
+		if master.Options().Addr != frozen.Addr() {
+			break
+		}
+	}
+	url := "redis+cluster://" + frozen.Addr() + "," + cluster.Nodes[0].Addr() + "," + cluster.Nodes[1].Addr()
+	for range 4 {
+		frozen.Pause()
+		for _, args := range [][]string{{"exec", "--try", name, "true"}, {"exec", name, "true"}, {"inspect", name}} {
+			require.Zero(t, start(t, url, args...).exit())
+		}
+		frozen.Resume() // or else the others soon say that the cluster is down
+		require.NoError(t, frozen.Client().Ping(t.Context()).Err())
+	}
+}
+
 // A command keeps its lock over a failover, and the tool finds the new master.
 func TestSentinel(t *testing.T) {
 	t.Parallel()

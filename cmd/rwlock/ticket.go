@@ -103,6 +103,7 @@ func handOn(s *session, h *rwlock.Hold, lease time.Duration) error {
 
 // release ends the hold of a ticket.
 func (s *session) release(ctx context.Context, t rwlock.Ticket) error {
+	s.locks = []string{t.Name()}
 	if err := s.reach(ctx); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Args:  a.args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Println("rwlock", version())
-			return err
+			return unavailable(err)
 		},
 	}
 }

@@ -72,16 +72,17 @@ func (c *Child) Suspended() <-chan syscall.Signal { return c.stopped }
 
 // Suspend does what the signal that has stopped the command means. It gives the command the terminal if it
 // needs that and this process has it. Otherwise it suspends this process and its process group, as the shell
-// expects. Off a terminal the command alone is stopped, and so it is by a SIGSTOP, which comes from somewhere
-// else.
+// expects. Off a terminal the command alone is stopped.
 func (c *Child) Suspend(by syscall.Signal) {
 	group := foreground()
 	switch {
 	case by == 0:
 		c.Resume()
 		return
-	case group == 0, by == syscall.SIGSTOP:
+	case group == 0:
 		return
+	case by == syscall.SIGSTOP && group != c.pid && !c.stopping:
+		return // it was not ^Z: su(1) and a shell's suspend stop themselves by this signal, but on the terminal
 	case group == syscall.Getpgrp() && by != syscall.SIGTSTP && !c.stopping:
 		c.interactive = true
 		c.Resume()

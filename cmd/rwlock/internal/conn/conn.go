@@ -162,6 +162,7 @@ func (a *address) cluster(certs *tls.Config) (redis.UniversalClient, error) {
 	o.Addrs = withPort(a.hosts, "6379")
 	o.ContextTimeoutEnabled = true
 	o.DialerRetries = cmp.Or(o.DialerRetries, 1)
+	o.DisableRoutingPolicies = true // for which the client would ask any node, also one that does not answer
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = "" // each node has a name of its own
 	}
