@@ -97,6 +97,7 @@ func (f fault) cause(c *history.Call, s *strike) bool {
 	// Its lease is not longer than the fault, or the servers lost it.
 	return !f.subscription && f.plan.Lease <= over.Sub(s.at)+settled && !granted.After(over) ||
 		s.again && !granted.Before(over) ||
+		s.torn && c.Gone >= s.begun.UnixNano() ||
 		f.plan.ahead != 0 && !granted.After(over) ||
 		f.loses > 0 && granted.After(s.at.Add(-f.loses)) && granted.Before(over.Add(settled))
 }

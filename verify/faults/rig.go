@@ -85,6 +85,7 @@ type strike struct {
 	begun time.Time // when it had struck
 	over  time.Time // when the servers had mended it
 	again bool      // the sentinels replaced the new master, too, as they do at times
+	torn  bool      // keys of a lock were left on two nodes
 }
 
 // newRig starts everything; it ends with the test.

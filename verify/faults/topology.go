@@ -285,6 +285,7 @@ func (r *rig) manage(args ...string) {
 	switch {
 	case err != nil && args[0] == "fix" && strings.Contains(string(out), "Target key exists"):
 		r.tb.Log("redis-cli --cluster fix stopped at a key that both nodes have")
+		r.strike.torn = true
 	case err != nil:
 		r.tb.Fatalf("redis-cli --cluster %s: %v: %s", strings.Join(args, " "), err, out)
 	}
