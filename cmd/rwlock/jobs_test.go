@@ -162,8 +162,8 @@ func TestInterruptEndsTheScript(t *testing.T) {
 	}
 }
 
-// ^Z suspends the tool in the time that is left of --at-least. The server ends the lock meanwhile, which is no
-// loss: the command has ended.
+// ^Z suspends the tool in the time that is left of --at-least. The server ends the lock meanwhile, which is
+// no loss: the command has ended.
 func TestRemainingTimeIsSuspended(t *testing.T) {
 	t.Parallel()
 	p, keyboard, rw := inBash(t)
