@@ -175,7 +175,7 @@ func (b *batch) run(ctx context.Context, cmds []*redis.Cmd) {
 
 // replicate sends commands, and on the same connection asks how many replicas have what they wrote. The
 // client of a cluster does not say which connection it uses, so its client for the master is used, without
-// the hooks of the former. That does not follow a slot which moves.
+// the hooks of the former. That one does not follow a slot that moves, so replicate does.
 func (b *batch) replicate(ctx context.Context, cmds []*redis.Cmd) {
 	d, client := b.lane.d, b.lane.d.client
 	if b.lane.node != nil {

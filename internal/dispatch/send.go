@@ -340,7 +340,8 @@ func (l *lane) work() {
 	}
 }
 
-// send sends a batch, and delivers the results. Dispatcher.mu is locked, but not meanwhile.
+// send sends a batch, and delivers the results. Dispatcher.mu is locked before and after, and not while the
+// batch is sent.
 func (l *lane) send(b *batch) {
 	var results []Result
 	sent := false

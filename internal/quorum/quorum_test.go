@@ -253,11 +253,7 @@ func TestHoldIsLostAtOnceIfAMajorityHasNoVoteForIt(t *testing.T) {
 }
 
 func TestVoteThatIsWonBackDoesNotCountInTheSameRound(t *testing.T) {
-	r, h := asking(t)
-	r.votes(0)
-	r.replies(2, lua.Vote, waits(time.Second))
-	r.votes(1)
-	require.Equal(t, engine.Live, h.State())
+	r, h := shortOfAVote(t)
 	r.pass(lease / 3)
 	r.votes(2)
 	r.serves(0, lua.Renew)
@@ -285,11 +281,7 @@ func TestVoteThatIsWonBackCountsInTheNextRound(t *testing.T) {
 }
 
 func TestRenewalThatWaitsForVotesSaysSo(t *testing.T) {
-	r, h := asking(t)
-	r.votes(0)
-	r.replies(2, lua.Vote, waits(time.Second))
-	r.votes(1)
-	require.Equal(t, engine.Live, h.State())
+	r, _ := shortOfAVote(t)
 	r.pass(lease / 3)
 	r.fail(r.next(1, lua.Renew))
 	r.serves(0, lua.Renew)

@@ -83,6 +83,16 @@ func holding(t *testing.T) (*rig, *engine.Hold) {
 	return r, h
 }
 
+// shortOfAVote returns such a rig with a hold that waits for the vote of server 2.
+func shortOfAVote(t *testing.T) (*rig, *engine.Hold) {
+	r, h := asking(t)
+	r.votes(0)
+	r.replies(2, lua.Vote, waits(time.Second))
+	r.votes(1)
+	require.Equal(r.t, engine.Live, h.State())
+	return r, h
+}
+
 // known has the servers say that they vote.
 func (r *rig) known() *rig {
 	r.generation("g", 0, 1, 2)

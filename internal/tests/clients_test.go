@@ -707,7 +707,7 @@ func (c curious) Err() error {
 	return c.Context.Err()
 }
 
-// A faulty context has nothing to say, or panics when it is asked for the last time.
+// A faulty context never says an error, though it may have ended, or panics once it has been asked so often.
 type faulty struct {
 	context.Context
 	asks  *atomic.Int64 // or nil

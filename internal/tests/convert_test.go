@@ -503,9 +503,9 @@ func TestDetachWithTheHoldsOwnContext(t *testing.T) {
 		h, gate = take(w, newOwner(), rw, write, "n"), make(chan struct{})
 		r := p.On(script("convert")).DelayRequest(gate).Times(1)
 		own, cancel := context.WithCancel(h.Context())
-		start := time.Now()
 		detached := w.start(func() error { return errOf(h.Detach(own, time.Minute)) })
 		require.NoError(w, r.WaitHit(soon(w)))
+		start := time.Now()
 		cancel()
 		require.ErrorIs(w, errOf(detached.wait()), context.Canceled)
 		require.Less(w, time.Since(start), w.lease)
@@ -514,8 +514,7 @@ func TestDetachWithTheHoldsOwnContext(t *testing.T) {
 	})
 }
 
-// A hold that was converted, and that a tracer knows, is detached with its own context, too. Its context ends
-// when its time is over, whether or not the server has answered by then.
+// A hold that was converted, and that a tracer knows, is detached with its own context, too.
 func TestDetachAfterAConversion(t *testing.T) {
 	onServers(t, func(w *world) {
 		rw := w.newLock(rwlock.WithTracer(&tracer{}))
@@ -525,7 +524,12 @@ func TestDetachAfterAConversion(t *testing.T) {
 		require.NoError(w, err)
 		require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrDetached)
 		require.NoError(w, rw.Discard(context.Background(), ticket))
+	})
+}
 
+// The context of a hold ends with the lease of its ticket, though Detach has no answer yet.
+func TestDetachWithoutAnAnswer(t *testing.T) {
+	onServers(t, func(w *world) {
 		rw, p := w.behindProxy(500 * time.Millisecond)
 		h, gate := take(w, newOwner(), rw, write, "n"), make(chan struct{})
 		ctx := h.Context()

@@ -37,6 +37,7 @@ type stay struct {
 	*waiter
 	hold  *grip
 	since time.Time // of one that re-enters a hold, which may be one that is not renewed
+	fades bool      // it was not renewed
 	ended bool
 }
 
@@ -90,10 +91,11 @@ func (r *referee) enters(u *waiter, h *grip, again bool) *stay {
 	lk.forget(u)
 	r.note("%s enters %v %q token %d, again %v, lost %v", u.who, u.mode, u.name, h.Token(), again, h.over)
 	if again { // that is as good as the hold that it re-enters, and the server is not asked
-		s.since = r.clock()
+		s.since, s.fades = r.clock(), true
 		for _, outer := range lk.stays {
 			if outer.on == u.on && outer.hold.Owner == h.Owner {
 				u.asked = order.Earlier(u.asked, outer.asked)
+				s.fades = s.fades && outer.noRenew
 			}
 		}
 	}
@@ -213,8 +215,8 @@ func (r *referee) ends(s *stay, lost bool, cause error) {
 	if lost {
 		r.see("holds lost", 1)
 		r.note("%s loses %v %q: %v", s.who, s.mode, s.name, cause)
-		// If the hold that it re-entered is about to end, and is not renewed, the first renewal comes too late.
-		late := !s.since.IsZero() && r.clock().Sub(s.since) < r.slack
+		// If what it has re-entered is not renewed, and about to end, the first renewal comes too late.
+		late := s.fades && r.clock().Sub(s.since) < r.slack
 		if r.steady && !s.noRenew && !late && errors.Is(cause, rwlock.ErrLost) && !s.on.killed {
 			r.violation("loss: %s loses %v %q, though nothing was the matter", s.who, s.mode, s.name)
 		}
