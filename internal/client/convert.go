@@ -176,7 +176,7 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (t protocol.Tick
 	h.released, h.detached, h.ended = true, true, c.signals.Get().(chan struct{})
 	lasts := min(h.Hold.Deadline().Sub(now), engine.Deadline(now, lease).Sub(now))
 	c.flush()
-	// ctx may be the hold's own context, so that is cancelled only after the wait. Until then nobody has the ticket.
+	// ctx may be the hold's own context, so that ends only after the wait. Until then nobody has the ticket.
 	defer h.end(engine.ErrDetached)
 	defer time.AfterFunc(lasts, func() { h.end(engine.ErrDetached) }).Stop()
 	gaveUp := h.await(ctx, nil, c.over.Done()) // Close waits for the answer
