@@ -96,7 +96,8 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 					list = append(list, f)
 				}
 			}
-			fault{plan: plan{procs: *procs, config: config{Hand: 15}}}.chaos(t, list, *length, *seed).check(t)
+			all := fault{plan: plan{procs: *procs, config: config{Hand: 15}}}
+			rounds(t, func(t *testing.T, d time.Duration, seed uint64) { all.chaos(t, list, d, seed).check(t) })
 		})
 	}
 }
@@ -114,20 +115,24 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 			list := delegated(list, cmp.Or(*lends, time.Second))
 			all := fault{plan: plan{procs: *procs}, exact: name == "without loss"}
 			acquired, local := 0, 0
-			for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
-				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					r := all.chaos(t, list, min(*length, round), seed)
-					r.check(t)
-					acquired, local = acquired+r.Acquired, local+r.Local
-				})
-			}
+			rounds(t, func(t *testing.T, d time.Duration, seed uint64) {
+				r := all.chaos(t, list, d, seed)
+				r.check(t)
+				acquired, local = acquired+r.Acquired, local+r.Local
+			})
 			assert.Greater(t, local, acquired/6, "holds that were granted from memory")
 		})
 	}
 }
 
-// round bounds how long a history is that is looked at.
-const round = 20 * time.Second
+// rounds calls one for parts of the length of a history, each with a seed of its own: a longer history cannot
+// be decided on.
+func rounds(t *testing.T, one func(t *testing.T, d time.Duration, seed uint64)) {
+	const most = 20 * time.Second
+	for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { one(t, min(*length, most), seed) })
+	}
+}
 
 // Where nothing excludes anybody, the money and the history both show it, and the history can be looked at.
 func TestALockWithoutExclusionIsFoundOut(t *testing.T) {
