@@ -176,7 +176,7 @@ func (p *pair) compare(t *rapid.T, after string) {
 	for c, known := range p.claims {
 		var number, stamp int
 		var what string
-		_, _ = fmt.Sscanf(fields[known.Slot.(string)], "%d %d %s", &number, &stamp, &what)
+		_, _ = fmt.Sscanf(fields[known.Slot], "%d %d %s", &number, &stamp, &what)
 		if number == c.Number && what == "void" && p.model.Ended[c] == 0 && p.model.Hold(c) == nil && !p.waits(c) {
 			p.model.Ended[c] = model.Withdrawn
 		}
@@ -361,7 +361,7 @@ func (p *pair) convert(t *rapid.T) {
 	q.Claim, q.Count = p.claims[q.of].Claim, count
 	p.claims[q.of].again = true // its token may be of before
 	q.on = func(l *model.Lock) string {
-		return strconv.Itoa(int(l.Convert(from, q.of, mode, q.Secret != nil, count, ms)))
+		return strconv.Itoa(int(l.Convert(from, q.of, mode, q.Secret != "", count, ms)))
 	}
 	p.send(t, q)
 }

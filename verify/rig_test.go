@@ -135,10 +135,10 @@ func (r *rig) ttls(t rapid.TB) map[string]time.Duration {
 
 func (r *rig) try(q *protocol.Request) (any, error) {
 	q.Keys = r.keys
-	if q.Channels == nil {
+	if q.Channels == "" {
 		q.Channels = wakes
 	}
-	if number, _ := q.Claim.Number.(string); q.Shares() && number[len(number)-1]%2 == 0 {
+	if number := q.Claim.Number; q.Shares() && number[len(number)-1]%2 == 0 {
 		// A dispatcher does this with many renewals.
 		many := []*protocol.Request{q}
 		codes, err := r.client.Do(ctx, protocol.RenewalArgv([]any{"EVALSHA", r.shas["renewals"]}, many)...).Slice()

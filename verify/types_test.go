@@ -58,7 +58,7 @@ func (r *rig) attempt(q *protocol.Request) (reply protocol.Reply, err error) {
 
 // is reports whether a claim of a server is that claim, and has whether that is held.
 func is(k protocol.Known, c protocol.Claim) bool {
-	known, err := protocol.ParseClaim(c.ID.(string))
+	known, err := protocol.ParseClaim(c.ID)
 	return err == nil && known == k
 }
 
@@ -175,7 +175,7 @@ func TestFullServer(t *testing.T) {
 		require.NoError(t, err, what)
 		before, after, reply, err := try("1")
 		asks := q.Script == lua.Lock
-		fresh := asks && !strings.Contains(fmt.Sprint(before), q.Claim.ID.(string))
+		fresh := asks && !strings.Contains(fmt.Sprint(before), q.Claim.ID)
 		if err != nil {
 			require.ErrorContains(t, err, "OOM", what)
 			require.True(t, fresh, "%s: %v", what, err)

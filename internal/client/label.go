@@ -28,10 +28,8 @@ const (
 
 // command returns a request that is not a script. The first argument is a key.
 func command(name string, args ...string) *protocol.Request {
-	r := &protocol.Request{Command: []any{name}, Keys: protocol.Keys{Lock: args[0]}}
-	for _, arg := range args {
-		r.Command = append(r.Command, arg)
-	}
+	r := &protocol.Request{Command: []string{name}, Keys: protocol.Keys{Lock: args[0]}}
+	r.Command = append(r.Command, args...)
 	return r
 }
 
@@ -141,7 +139,7 @@ func (r *labelRead) Received(_ time.Time, request *protocol.Request, reply any, 
 	list, ok := reply.([]any)
 	for i, label := range list {
 		if text, is := label.(string); is && len(list) == len(keys) {
-			instance := strings.TrimPrefix(keys[i].(string), prefix)
+			instance := strings.TrimPrefix(keys[i], prefix)
 			r.labels[instance] = text
 			if s, asked := r.client.others[instance]; asked {
 				r.client.others[instance] = otherClient{text, s.asked}

@@ -85,7 +85,7 @@ func (h *Hold) traced() {
 
 // traceOf returns the context whose values a request is sent with: the tracer's context for the hold, or else
 // for the call.
-func traceOf(r *engine.Request) any {
+func traceOf(r *engine.Request) context.Context {
 	h := r.Hold()
 	if h == nil {
 		return nil

@@ -135,7 +135,7 @@ func (r *rig) granted(q *engine.Request) protocol.Reply {
 		return protocol.Reply{Token: r.token}
 	case lua.Delegate:
 		reply := protocol.Reply{Code: protocol.Done, Token: r.token}
-		if q.Claim.ID.(string)[1] == 'w' {
+		if q.Claim.ID[1] == 'w' {
 			reply.Top = r.token + block
 		}
 		return reply
@@ -179,7 +179,7 @@ func (r *rig) delegateAtOnce(name string, m protocol.Mode) (number uint64) {
 	require.Equal(r.t, engine.Live, h.State())
 	require.NoError(r.t, r.release(h))
 	require.Empty(r.t, r.sent)
-	k, err := protocol.ParseClaim(q.Claim.ID.(string))
+	k, err := protocol.ParseClaim(q.Claim.ID)
 	require.NoError(r.t, err)
 	require.True(r.t, k.Delegated())
 	return k.Number
@@ -472,7 +472,7 @@ func TestRecallBeforeTheGrantIsKnown(t *testing.T) {
 	r.use("n", protocol.Write)
 	h := r.write()
 	q := r.next(lua.Delegate)
-	k, err := protocol.ParseClaim(q.Claim.ID.(string))
+	k, err := protocol.ParseClaim(q.Claim.ID)
 	require.NoError(t, err)
 	r.hear(";%d", k.Number)
 	r.reply(q, r.granted(q))
@@ -689,7 +689,7 @@ func TestWriteDelegationsAreForOneUser(t *testing.T) {
 					r.answer(lua.Unlock)
 				}
 			}
-			require.Equal(t, mode, r.next(lua.Delegate).Claim.ID.(string)[1])
+			require.Equal(t, mode, r.next(lua.Delegate).Claim.ID[1])
 		})
 	}
 }
@@ -918,7 +918,7 @@ func TestWriterEndsAReadDelegation(t *testing.T) {
 	r.do(func() { r.engine.GiveUp(r.now, w, errSilence) })
 	r.answer(lua.Unlock)
 	r.read()
-	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID.(string)[1])
+	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID[1])
 }
 
 // Where calls of the RWLock itself are in the way on the server, new ones wait for a moment, so that the lock
@@ -1039,7 +1039,7 @@ func TestGrantAfterTheDelegationLastsForItsOwnLease(t *testing.T) {
 	require.NoError(t, r.release(holder))
 	r.answer(lua.Return)
 	r.pass(lease + time.Second)
-	k, err := protocol.ParseClaim(q.Claim.ID.(string))
+	k, err := protocol.ParseClaim(q.Claim.ID)
 	require.NoError(t, err)
 	r.hear("%d 0 %d", r.token, k.Number)
 	require.Equal(t, engine.Live, waiter.State())
@@ -1117,7 +1117,7 @@ func TestLostReplyToAReturn(t *testing.T) {
 func TestDelegationThatCameBackIsReturned(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Write)
-	claim := r.layer.numbers[number].claim.ID.(string)
+	claim := r.layer.numbers[number].claim.ID
 	r.hear(";%d", number)
 	r.answer(lua.Return)
 	r.write()
@@ -1130,7 +1130,7 @@ func TestDelegationThatCameBackIsReturned(t *testing.T) {
 func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Write)
-	claim := r.layer.numbers[number].claim.ID.(string)
+	claim := r.layer.numbers[number].claim.ID
 	holder := r.write()
 	w := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim),

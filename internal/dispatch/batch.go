@@ -264,13 +264,13 @@ func (b *batch) context() context.Context {
 
 // contextOf returns the context that a request is sent with. Its end does not interrupt the request.
 func contextOf(r *protocol.Request) context.Context {
-	if ctx, ok := r.Trace.(context.Context); ok {
-		return context.WithoutCancel(ctx)
+	if r.Trace != nil {
+		return context.WithoutCancel(r.Trace)
 	}
 	return context.Background()
 }
 
-// sums are the scripts' sums, boxed once.
+// sums are the scripts' sums, converted once.
 var sums = func() map[*lua.Script]any {
 	sums := make(map[*lua.Script]any)
 	for _, s := range lua.Scripts {
@@ -282,16 +282,21 @@ var sums = func() map[*lua.Script]any {
 // args returns the arguments of a request, made again each time that it is sent: the client's hooks may
 // change them.
 func args(r *protocol.Request, w invocation) []any {
+	list := make([]any, 0, protocol.MaxArgs)
 	if r.Script == nil {
-		return slices.Clone(r.Command)
+		for _, arg := range r.Command {
+			list = append(list, arg)
+		}
+		return list
 	}
-	list := append(make([]any, 0, protocol.MaxArgs), "evalsha", sums[r.Script])
+	command, script := "evalsha", sums[r.Script]
 	if w.text {
-		list[0], list[1] = "eval", r.Script.Source
+		command, script = "eval", r.Script.Source
 	}
 	if r.Script == lua.Inspect && !w.write {
-		list[0] = list[0].(string) + "_ro"
+		command += "_ro"
 	}
+	list = append(list, command, script)
 	keys := len(list) + 1
 	list = r.Argv(list)
 	for i, use := range substitutes[w.keys] {
@@ -304,13 +309,14 @@ func args(r *protocol.Request, w invocation) []any {
 func size(r *protocol.Request) int {
 	n := 128
 	for _, arg := range r.Command {
-		n += 8 + len(arg.(string))
+		n += 8 + len(arg)
 	}
-	for _, s := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Claim.ID, r.Claim.Number,
-		r.Claim.Slot, r.Channels, r.Former, r.Record} {
-		if s, ok := s.(string); ok {
-			n += 8 + len(s)
-		}
+	for _, s := range [...]string{r.Claim.ID, r.Claim.Number, r.Claim.Slot, r.Channels, r.Former, r.Record} {
+		n += 8 + len(s)
+	}
+	for _, key := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
+		key, _ := key.(string)
+		n += 8 + len(key)
 	}
 	return n
 }
@@ -371,7 +377,7 @@ func lacksReadOnly(err error) bool {
 
 // durable returns "durable" if the server confirms nothing that it could forget, or "": see
 // lua/quorum/run.lua.
-func (d *Dispatcher) durable(ctx context.Context) any {
+func (d *Dispatcher) durable(ctx context.Context) string {
 	says, err := d.client.ConfigGet(ctx, "append*").Result()
 	if err == nil && says["appendonly"] == "yes" && says["appendfsync"] == "always" {
 		return "durable"

@@ -425,7 +425,7 @@ func TestOnlyRenewalsShareARun(t *testing.T) {
 			require.Equal(t, protocol.Reply{Token: token, Before: true, Code: protocol.DoneBefore}, replies[convert])
 			require.Equal(t, protocol.Done, replies[used].Code)
 			require.Equal(t, protocol.Done, replies[renewals[0]].Code)
-			require.Equal(t, delegate.Claim.ID.(string)+" ",
+			require.Equal(t, delegate.Claim.ID+" ",
 				client.HGet(t.Context(), delegate.Keys.Lock.(string), "used").Val())
 			stop(t, d)
 		})

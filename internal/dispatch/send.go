@@ -450,9 +450,10 @@ type waiting struct {
 // An identity is the same for all copies of a request. Renewals for other leases are no copies: the reply to
 // one says nothing of the lease of another.
 type identity struct {
-	script      *lua.Script
-	lock, claim any
-	lease       time.Duration
+	script *lua.Script
+	lock   any
+	claim  string
+	lease  time.Duration
 }
 
 func identityOf(r *protocol.Request) identity {

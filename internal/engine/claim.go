@@ -363,7 +363,7 @@ func (e *Engine) Prepare(r *Request) {
 
 // named returns a claim as it goes over the wire.
 func (e *Engine) named(c *claim) protocol.Claim {
-	if c.wire.ID == nil {
+	if c.wire.ID == "" {
 		c.wire = protocol.NewClaim(c.mode, e.config.Instance, c.slot, c.number, c.ownership.owner)
 	}
 	return c.wire

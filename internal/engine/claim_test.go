@@ -177,7 +177,7 @@ func TestReleaseOfLate(t *testing.T) {
 			h := d.live(t, &engine.Hold{Mode: mode, Lease: time.Minute, NoRenew: true})
 			d.now = d.now.Add(after)
 			r := end(t, d, h)
-			require.Equal(t, young, r.Record != nil, after)
+			require.Equal(t, young, r.Record != "", after)
 			require.Equal(t, lua.Unlock, r.Script)
 			require.False(t, r.Again)
 		}
@@ -189,7 +189,7 @@ func TestReleaseOfLate(t *testing.T) {
 	require.Equal(t, protocol.Released(r.Claim, 7), r.Record)
 	d.Replied(d.now, r, protocol.Reply{}, errPassing)
 	again := d.resent(t, lua.Unlock, 50*time.Millisecond)
-	require.Nil(t, again.Record)
+	require.Empty(t, again.Record)
 	require.True(t, again.Again)
 
 	d = newDriver()
@@ -201,7 +201,7 @@ func TestReleaseOfLate(t *testing.T) {
 	d = newDriver()
 	h = d.queued(t, &engine.Hold{})
 	require.False(t, d.GiveUp(d.now, h, errPassing))
-	require.Nil(t, d.sent(t).Record, "there was no grant")
+	require.Empty(t, d.sent(t).Record, "there was no grant")
 }
 
 // The end of a claim is tried again after a second without an answer, then two, four, up to 32; after
@@ -479,7 +479,7 @@ func TestMessageOvertakesTheReply(t *testing.T) {
 	d := newDriver()
 	_, r := d.call(t, &engine.Hold{})
 	waits := protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}
-	d.Heard(d.now, ","+r.Claim.Number.(string))
+	d.Heard(d.now, ","+r.Claim.Number)
 	d.Replied(d.now, r, waits, nil)
 	asks := d.due(t, 0)
 	require.Len(t, asks.Send, 1)
@@ -679,7 +679,7 @@ func TestReplyToTheFirstOfTwoRequests(t *testing.T) {
 	_, _ = d.Release(d.now, h)
 	first = d.sent(t)
 	second = d.resent(t, lua.Unlock, time.Second)
-	require.NotNil(t, first.Record)
+	require.NotEmpty(t, first.Record)
 	require.NotSame(t, first, second)
 
 	// A later grant of the same claim, or a refusal, shows that the hold was dropped.
@@ -981,7 +981,7 @@ func TestSlotOfAForceIsUsedAgainOnceItHasRun(t *testing.T) {
 	for _, err := range []error{nil, errPassing, nil, nil} {
 		require.NoError(t, d.Force(d.now, "a", 0, nil))
 		r := d.sent(t)
-		k, parsed := protocol.ParseClaim(r.Claim.ID.(string))
+		k, parsed := protocol.ParseClaim(r.Claim.ID)
 		require.NoError(t, parsed)
 		slots = append(slots, k.Slot)
 		d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, err)
@@ -1110,15 +1110,15 @@ func TestReleaseOfAProcessThatIsAlwaysLateIsGivenUp(t *testing.T) {
 // What a release has the slot say is the time of the grant, so that it is kept for as long as late requests
 // may come.
 func TestReleaseTellsTheTimeOfARecentGrantOnly(t *testing.T) {
-	record := func(h *engine.Hold, d *driver) any {
+	record := func(h *engine.Hold, d *driver) string {
 		_, _ = d.Release(d.now, h)
 		return d.sent(t).Record
 	}
 	d := newDriver()
-	require.NotNil(t, record(d.live(t, &engine.Hold{}), d))
+	require.NotEmpty(t, record(d.live(t, &engine.Hold{}), d))
 
 	d = newDriver()
-	require.Nil(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d),
+	require.Empty(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d),
 		"the keys are kept for longer than is needed then")
 }
 

@@ -96,7 +96,7 @@ func (l *toyLock) serve() (in []protocol.Known) {
 func nameOf(k protocol.Known) string {
 	slot := 0
 	_, _ = fmt.Sscanf(k.Slot[strings.Index(k.Slot, ":")+1:], "%d", &slot)
-	return protocol.NewClaim(k.Mode, k.Instance, slot, k.Number, k.Owner).ID.(string)
+	return protocol.NewClaim(k.Mode, k.Instance, slot, k.Number, k.Owner).ID
 }
 
 // A tangle is an engine whose owners take several locks in any order.
@@ -158,7 +158,7 @@ func (g *tangle) run() {
 }
 
 func (g *tangle) execute(r *Request) (reply protocol.Reply) {
-	id := r.Claim.ID.(string)
+	id := r.Claim.ID
 	k, err := protocol.ParseClaim(id)
 	require.NoError(g, err)
 	lk := g.toy(r.lock.name)

@@ -107,7 +107,7 @@ type Config struct {
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
 type Engine struct {
 	config   Config
-	channels any    // string
+	channels string // what all channels' names begin with
 	channel  string // its own
 	lease    protocol.Lease
 

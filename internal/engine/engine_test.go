@@ -140,7 +140,7 @@ func (l *lottery) step() {
 		}
 		if n := len(l.tickets); n > 0 && l.IntN(4) == 0 {
 			t := l.tickets[l.IntN(n)]
-			_, k, _ := protocol.ClaimOf(t.Claim.ID.(string))
+			_, k, _ := protocol.ClaimOf(t.Claim.ID)
 			h.Name, h.Mode, h.Ticket, h.Try = t.Name, k.Mode, &t, false
 		}
 		l.holds = append(l.holds, h)

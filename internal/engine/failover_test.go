@@ -38,7 +38,7 @@ func (d *driver) won(t *testing.T, owner uint64, name string) (*engine.Hold, *en
 
 // blocked is the reply to a claim that has to wait for another.
 func blocked(by protocol.Claim) protocol.Reply {
-	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID.(string),
+	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID,
 		Again: time.Second}}
 }
 
@@ -63,7 +63,7 @@ func TestReleasedHoldThatIsBackIsReleasedAgain(t *testing.T) {
 	again := fx.Send[0]
 	require.Equal(t, lua.Unlock, again.Script)
 	require.Equal(t, claim, again.Claim)
-	require.Nil(t, again.Record, "the script is to look")
+	require.Empty(t, again.Record, "the script is to look")
 
 	d.Replied(d.now, again, protocol.Reply{Code: protocol.Done}, nil)
 	d.Tick(d.now)

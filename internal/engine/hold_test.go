@@ -203,7 +203,7 @@ func TestServerIsToldHowManyHoldsThereAre(t *testing.T) {
 	require.False(t, fx.Send[0].Late)
 	d.done(fx.Send[0])
 	_, _ = d.Release(d.now, inner)
-	require.Nil(t, d.sent(t).Record, "the server has had another number")
+	require.Empty(t, d.sent(t).Record, "the server has had another number")
 }
 
 // Close leaves nothing of a hold that was forgotten.

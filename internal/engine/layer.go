@@ -47,7 +47,7 @@ func (e *Engine) Requests(to []*Request) []*Request {
 }
 
 // ClaimOf returns the name of the claim that a request is about.
-func (e *Engine) ClaimOf(r *Request) string { return e.named(r.claim).ID.(string) }
+func (e *Engine) ClaimOf(r *Request) string { return e.named(r.claim).ID }
 
 // Report emits an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }

@@ -60,9 +60,9 @@ func NewInstance() string {
 // lock uses. For each slot, the server remembers which claim ended last, and refuses late requests of that
 // claim and of all before it.
 type Claim struct {
-	ID     any // strings; boxed once
-	Number any
-	Slot   any // <instance>:<slot>
+	ID     string
+	Number string
+	Slot   string // <instance>:<slot>
 }
 
 // digits is how many decimal digits the number of a claim has: numbers of one length compare as strings. An

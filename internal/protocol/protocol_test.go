@@ -81,16 +81,16 @@ func TestClaimsAreReadBack(t *testing.T) {
 		for _, number := range []uint64{1, 999_999_999_999} {
 			for _, slot := range []int{0, 7, 1234} {
 				c := protocol.NewClaim(mode, protocol.NewInstance(), slot, number, owner)
-				k, err := protocol.ParseClaim(c.ID.(string))
+				k, err := protocol.ParseClaim(c.ID)
 				require.NoError(t, err)
-				require.Equal(t, protocol.Known{Mode: mode, Instance: strings.Split(c.Slot.(string), ":")[0],
-					Slot: c.Slot.(string), Number: number, Owner: owner}, k)
+				require.Equal(t, protocol.Known{Mode: mode, Instance: strings.Split(c.Slot, ":")[0],
+					Slot: c.Slot, Number: number, Owner: owner}, k)
 			}
 		}
 	}
 	big := protocol.NewClaim(protocol.Read, protocol.NewInstance(), 99, 1,
 		protocol.Owner{Process: owner.Process, Handle: 9_999_999_999})
-	require.Less(t, len(big.ID.(string)), 65) // a small hash keeps values of up to 64 bytes compact
+	require.Less(t, len(big.ID), 65) // a small hash keeps values of up to 64 bytes compact
 	for _, bad := range []string{
 		"", "2shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1", "2w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1",
 		"2w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
@@ -146,7 +146,7 @@ func TestRequestsArePinned(t *testing.T) {
 	require.Equal(t, []any{"30000", "rwlock:wake:", "240000", "try"}, q.Argv(nil)[7:])
 	q.Channels, q.Try = own, false
 
-	q.Script, q.Try, q.Record = lua.Lock, true, nil
+	q.Script, q.Try, q.Record = lua.Lock, true, ""
 	q.Lease = protocol.NewLease(2 * time.Minute)
 	require.Equal(t, []any{"120000", "p:wake:", "300000", "try"}, q.Argv(nil)[7:])
 	q.Try = false
@@ -311,9 +311,9 @@ func TestStateIsRead(t *testing.T) {
 	const now = 1763763763_000000
 	claim := func(m protocol.Mode, slot int, number uint64) (string, protocol.Known) {
 		c := protocol.NewClaim(m, "k3J9x0aQ2bZ", slot, number, owner)
-		k, err := protocol.ParseClaim(c.ID.(string))
+		k, err := protocol.ParseClaim(c.ID)
 		require.NoError(t, err)
-		return c.ID.(string), k
+		return c.ID, k
 	}
 	since := func(age time.Duration) string { return fmt.Sprint(int64(now) - age.Microseconds()) }
 	w1, kw1 := claim(protocol.Write, 1, 1)
@@ -401,7 +401,7 @@ func TestWaitersAreListedAsTheyAreServed(t *testing.T) {
 		c := protocol.NewClaim(m, "k3J9x0aQ2bZ", int(number), number, owner)
 		hash = append(hash, c.Slot, fmt.Sprintf("%s %d waits %d", c.Number, now-10_000_000, lease))
 		queue = append(queue, c.ID, place)
-		return c.ID.(string)
+		return c.ID
 	}
 	add(protocol.Read, 1, "-999999999999", 10_000)
 	add(protocol.Read, 2, "-999999999998", 10_001)
@@ -411,7 +411,7 @@ func TestWaitersAreListedAsTheyAreServed(t *testing.T) {
 	add(protocol.Write, 6, "6", 30_000)
 	add(protocol.Write, 7, "7", 30_000)
 	over := protocol.NewClaim(protocol.Read, "k3J9x0aQ2bZ", 8, 8, owner)
-	hash = append(hash, over.Slot, over.Number.(string)+" 7 held 1")
+	hash = append(hash, over.Slot, over.Number+" 7 held 1")
 	s, err := protocol.DecodeState([]any{fmt.Sprint(now), hash, []any{over.ID, fmt.Sprint(now / 1000)}, queue})
 	require.NoError(t, err)
 	require.Empty(t, s.Holders)
@@ -429,7 +429,7 @@ func TestNumbersOfALongLifeStayInOrder(t *testing.T) {
 	const lifetime = 30 * 365 * 24 * 60 * 60 * 1_000_000
 	before := ""
 	for n := uint64(1); n < lifetime; n = n*3 + 1 {
-		number := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 0, n, owner).Number.(string)
+		number := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 0, n, owner).Number
 		require.Len(t, number, 15)
 		require.Greater(t, number, before)
 		before = number

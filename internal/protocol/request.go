@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"time"
@@ -14,15 +15,15 @@ type Request struct {
 	Keys   Keys
 	Claim  Claim
 
-	Channels any   // a string: what the channels' names begin with
-	Lease    Lease // of Lock, Renew and Convert
-	Try      bool  // of Lock: do not queue
-	Former   any   // of Convert, a string: the claim that ends
-	Secret   any   // of Convert, a string: of the ticket whose claim that is; or nil
-	// Record is, for Unlock, the result of Released, a string; or "". It must be "" if a renewal of the claim
+	Channels string // what the channels' names begin with
+	Lease    Lease  // of Lock, Renew and Convert
+	Try      bool   // of Lock: do not queue
+	Former   string // of Convert: the claim that ends
+	Secret   string // of Convert: of the ticket whose claim that is; or ""
+	// Record is, for Unlock, the result of Released; or "". It must be "" if a renewal of the claim
 	// with another Count than 1 was sent; if the claim's token is older than a minute, or is that of a write
 	// claim before it; or if the claim had a lease of more than ShortLease.
-	Record any
+	Record string
 	Held   int64 // of Force: only while the lock is held with that last token; or 0
 	Count  int   // of Renew and Convert: how many holds the claim has
 	Keep   bool  // of Delegate: renew the delegation, and never begin one
@@ -30,13 +31,13 @@ type Request struct {
 	// Replicas is how many replicas should confirm the writes of the request, a Renew, within Confirm.
 	Replicas int
 	Confirm  time.Duration
-	VoteArgs *VoteArgs  // of Vote and Mark
-	Command  []any      // instead of a script: the command and its arguments
-	All      []*Request // of LockAll: the Locks that it stands for
-	From     Sender     // or nil
-	Trace    any        // a context.Context whose values the request is sent with, or nil
-	Again    bool       // another request for the same is in flight, or has failed
-	Late     bool       // nobody waits for the reply: other requests go first
+	VoteArgs *VoteArgs       // of Vote and Mark
+	Command  []string        // instead of a script: the command and its arguments
+	All      []*Request      // of LockAll: the Locks that it stands for
+	From     Sender          // or nil
+	Trace    context.Context // whose values the request is sent with; or nil
+	Again    bool            // another request for the same is in flight, or has failed
+	Late     bool            // nobody waits for the reply: other requests go first
 }
 
 // A Sender takes the undecoded reply to its request and the number of replicas that have confirmed the
@@ -48,7 +49,7 @@ type Sender interface {
 // A Lease is a duration as an argument of the scripts, with the time to live of the keys that goes with it.
 type Lease struct {
 	Duration time.Duration
-	ms, keep any // strings; boxed once
+	ms, keep string
 }
 
 const (
@@ -85,7 +86,11 @@ func (r *Request) Argv(args []any) []any {
 		}
 		return args
 	case lua.Mark:
-		return append(append(args, "1", r.VoteArgs.Mark), r.VoteArgs.Args...)
+		args = append(args, "1", r.VoteArgs.Mark)
+		for _, arg := range r.VoteArgs.Args {
+			args = append(args, arg)
+		}
+		return args
 	case lua.Vote:
 		args = append(args, "4", r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.VoteArgs.Mark)
 	default:
@@ -95,7 +100,7 @@ func (r *Request) Argv(args []any) []any {
 		return args
 	}
 	number := r.Claim.Number
-	if r.Script == lua.Unlock && r.Record != nil && r.Record != "" {
+	if r.Script == lua.Unlock && r.Record != "" {
 		number = r.Record // begins with the number
 	}
 	args = append(args, r.Claim.ID, number, r.Claim.Slot)
@@ -110,8 +115,7 @@ func (r *Request) Argv(args []any) []any {
 		}
 	case lua.Vote:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"),
-			r.VoteArgs.Generation, r.VoteArgs.Wanted,
-			either(r.VoteArgs.ID == nil, "", r.VoteArgs.ID))
+			r.VoteArgs.Generation, r.VoteArgs.Wanted, r.VoteArgs.ID)
 	case lua.Delegate:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep,
 			either(r.Used, "used", either(r.Keep, "keep", "take")))
@@ -121,7 +125,7 @@ func (r *Request) Argv(args []any) []any {
 		args = append(args, r.Lease.ms, r.Lease.keep, r.count())
 	case lua.Convert:
 		args = append(args, r.Lease.ms, r.Lease.keep, r.count(), r.Channels, r.Former)
-		if r.Secret != nil {
+		if r.Secret != "" {
 			args = append(args, r.Secret)
 		}
 	case lua.Unlock, lua.Serve, lua.Force:
@@ -140,7 +144,7 @@ func (r *Request) Shares() bool {
 	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && !r.Used
 }
 
-func (r *Request) reads() bool { return strings.HasPrefix(r.Claim.ID.(string), "2r") }
+func (r *Request) reads() bool { return strings.HasPrefix(r.Claim.ID, "2r") }
 
 // RenewalArgv appends the keys and arguments of a run of Renewals that stands for requests that share it.
 func RenewalArgv(args []any, renewals []*Request) []any {
@@ -159,15 +163,15 @@ func RenewalArgv(args []any, renewals []*Request) []any {
 }
 
 // count returns the number of holds as an argument: of a delegation, 1.
-func (r *Request) count() any {
+func (r *Request) count() string {
 	if r.Count <= 1 {
 		return "1"
 	}
 	return strconv.Itoa(r.Count)
 }
 
-// either returns one of two arguments. Constants are converted without an allocation.
-func either(first bool, a, b any) any {
+// either returns one of two arguments.
+func either(first bool, a, b string) string {
 	if first {
 		return a
 	}
@@ -180,9 +184,9 @@ const MaxArgs = 3 + 4 + 11
 
 // Released returns the tombstone of a claim that was granted with that token recently, and is released. With
 // it, the script need not read the clock.
-func Released(c Claim, token int64) any {
+func Released(c Claim, token int64) string {
 	b := make([]byte, 0, 32)
-	b = append(append(b, c.Number.(string)...), ' ')
+	b = append(append(b, c.Number...), ' ')
 	b = strconv.AppendInt(b, token/1e6, 10)
 	return string(append(b, " ended"...))
 }

@@ -53,9 +53,9 @@ type party struct {
 	try      bool
 	instance string
 	owner    protocol.Owner
-	writer   any   // the write claim that it is to be downgraded from
-	token    int64 // that it was granted
-	entered  bool  // it was entered again
+	writer   string // the write claim that it is to be downgraded from
+	token    int64  // that it was granted
+	entered  bool   // it was entered again
 }
 
 func (b *bench) party(m protocol.Mode) *party {
@@ -94,7 +94,7 @@ func eachMode(t *testing.T, fn func(t *testing.T, b *bench, p *party)) {
 
 func (b *bench) send(q protocol.Request) (protocol.Reply, error) {
 	q.Keys, q.Lease = b.keys, protocol.NewLease(b.lease)
-	if q.Channels == nil {
+	if q.Channels == "" {
 		q.Channels = "bench:wake:"
 	}
 	raw, err := b.c.Do(b.t.Context(), q.Argv([]any{"EVALSHA", q.Script.SHA})...).Result()
@@ -128,7 +128,7 @@ func (p *party) asks() protocol.Request {
 }
 
 // nobody is a claim that nobody has.
-var nobody any = "2w:nobody-01AA:0:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1"
+const nobody = "2w:nobody-01AA:0:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1"
 
 // downgrades returns a downgrade to the claim, or from one that writes to another.
 func (p *party) downgrades() protocol.Request {
@@ -206,7 +206,7 @@ func (b *bench) die() {
 
 // kill has the lease of a waiter be over.
 func (p *party) kill() {
-	p.set(p.Slot.(string), fmt.Sprintf("%s 1000000000000000 waits 1", p.Number))
+	p.set(p.Slot, fmt.Sprintf("%s 1000000000000000 waits 1", p.Number))
 }
 
 // A snapshot is what a lock's keys hold: exactly, and the times, µs or ms, which a later run may set again.
@@ -424,7 +424,7 @@ var requests = map[string]func(p *party) protocol.Request{
 	"ask": (*party).asks,
 	"release": func(p *party) protocol.Request {
 		q := p.releases()
-		q.Record = nil
+		q.Record = ""
 		return q
 	},
 	"release of late":  (*party).releases,
@@ -502,7 +502,7 @@ func TestLateRequestsChangeNothing(t *testing.T) {
 	ask := func(p *party) protocol.Reply { return p.run(p.asks()) }
 	release := func(p *party) protocol.Reply {
 		q := p.releases()
-		q.Record = nil
+		q.Record = ""
 		return p.run(q)
 	}
 	renew := func(p *party) protocol.Reply { return p.renew(1) }
@@ -829,23 +829,23 @@ func TestLateReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 		for _, steps := range []string{"next", "w next", "next -0"} {
 			for how, release := range map[string]func(p *party){
 				"short":   func(p *party) { p.release() },
-				"general": func(p *party) { q := p.releases(); q.Record = nil; p.run(q) },
+				"general": func(p *party) { q := p.releases(); q.Record = ""; p.run(q) },
 			} {
 				b := newBench(t, s.Client(), s.Prefix, steps+how)
 				p := b.reader()
 				b.build(p, "r me "+steps)
-				says := b.field(p.Slot.(string))
+				says := b.field(p.Slot)
 				release(p)
-				require.Equal(t, says, b.field(p.Slot.(string)), "%s, %s", steps, how)
-				require.False(t, slices.Contains(b.c.ZRange(t.Context(), b.allKeys()[1], 0, -1).Val(), p.ID.(string)))
+				require.Equal(t, says, b.field(p.Slot), "%s, %s", steps, how)
+				require.False(t, slices.Contains(b.c.ZRange(t.Context(), b.allKeys()[1], 0, -1).Val(), p.ID))
 			}
 			b := newBench(t, s.Client(), s.Prefix, steps+"of a writer")
 			w := b.writer()
 			w.ask()
-			says := w.next().Number.(string) + " 1700000000 void"
-			b.set(w.Slot.(string), says)
+			says := w.next().Number + " 1700000000 void"
+			b.set(w.Slot, says)
 			w.release()
-			require.Equal(t, says, b.field(w.Slot.(string)))
+			require.Equal(t, says, b.field(w.Slot))
 			require.Empty(t, b.field("owner"))
 		}
 	})
@@ -859,7 +859,7 @@ func TestWithdrawalIsRememberedThoughADeadHoldHasTheSlot(t *testing.T) {
 		b.die()
 		withdrawn := p.next()
 		q := withdrawn.releases()
-		q.Record = nil
+		q.Record = ""
 		b.run(q)
 		require.True(t, withdrawn.ask().Refused)
 	})
@@ -919,7 +919,7 @@ func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 			b.reader().ask()
 		}
 		q := p.releases()
-		q.Record = nil
+		q.Record = ""
 		p.run(q)
 		for _, key := range b.allKeys() {
 			left := b.c.PTTL(t.Context(), key).Val()
@@ -977,7 +977,7 @@ func TestManyClaimsAreRenewedTogether(t *testing.T) {
 				continue
 			}
 			if b.field("owner") == "2shared" {
-				until := c.ZScore(t.Context(), b.allKeys()[1], requests[i].Claim.ID.(string)).Val()
+				until := c.ZScore(t.Context(), b.allKeys()[1], requests[i].Claim.ID).Val()
 				require.GreaterOrEqual(t, int64(until), start/1000+2*b.lease.Milliseconds())
 				require.Greater(t, c.PTTL(t.Context(), b.allKeys()[1]).Val(), 2*b.lease)
 			} else {
@@ -1089,7 +1089,7 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 				}
 				require.Equal(t, want, writes()-before)
 			}
-			require.Regexp(t, `^\d{15} \d{10} void$`, b.field(p.Slot.(string)))
+			require.Regexp(t, `^\d{15} \d{10} void$`, b.field(p.Slot))
 		}
 	}
 }

@@ -37,7 +37,7 @@ const ticketMark = "t"
 
 // Text returns the ticket as a text of letters, digits, "-" and "_", which begins with a letter.
 func (t Ticket) Text() string {
-	return ticketMark + base64.RawURLEncoding.EncodeToString([]byte(t.Secret+t.Claim.ID.(string)+"\n"+t.Name))
+	return ticketMark + base64.RawURLEncoding.EncodeToString([]byte(t.Secret+t.Claim.ID+"\n"+t.Name))
 }
 
 var errTicket = errors.New("the text is not a ticket")

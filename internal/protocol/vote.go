@@ -9,16 +9,16 @@ import (
 
 // VoteArgs are the additional arguments of a request to the servers of a quorum.
 type VoteArgs struct {
-	Mark       any   // the key of the server's mark, a string
-	Generation any   // of Vote: that of the mark, a string
-	ID         any   // of Vote: that of the mark, a string
-	Wanted     any   // of Vote: the token that is wanted, as TokenArg returns it
-	Args       []any // of Mark
+	Mark       string   // the key of the server's mark
+	Generation string   // of Vote: that of the mark
+	ID         string   // of Vote: that of the mark, or ""
+	Wanted     string   // of Vote: the token that is wanted, as TokenArg returns it
+	Args       []string // of Mark
 }
 
 // TokenArg returns a token as the scripts take it. They compare tokens as strings: "1" is smaller than any
 // that a clock shows.
-func TokenArg(token int64) any { return strconv.FormatInt(max(token, 1), 10) }
+func TokenArg(token int64) string { return strconv.FormatInt(max(token, 1), 10) }
 
 func decodeVote(reply any) (r Reply, ok bool) {
 	if reply == any(int64(-2)) {
@@ -86,4 +86,4 @@ func leaseInUse(ms int64) time.Duration {
 }
 
 // Milliseconds returns a duration as the scripts take it.
-func Milliseconds(d time.Duration) any { return strconv.FormatInt(d.Milliseconds(), 10) }
+func Milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -18,7 +18,7 @@ import (
 // A poller is one server of a quorum, as a client asks it.
 type poller struct {
 	*bench
-	mark any
+	mark string
 	id   string // that the server has said last
 }
 
@@ -31,7 +31,7 @@ func eachPoller(t *testing.T, fn func(t *testing.T, p *poller)) {
 }
 
 // asks runs the script of the mark.
-func (p *poller) asks(args ...any) protocol.Mark {
+func (p *poller) asks(args ...string) protocol.Mark {
 	p.t.Helper()
 	r := protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: p.mark, Args: args}}
 	raw, err := p.c.Do(p.t.Context(), r.Argv([]any{"EVALSHA", r.Script.SHA})...).Result()
@@ -85,7 +85,7 @@ func TestVotesArePinned(t *testing.T) {
 		fields := p.c.HGetAll(t.Context(), p.keys.Lock.(string)).Val()
 		require.Equal(t, "layout-01AA:000000000000001 1763763763763763 1763763763763763", fields["vote"])
 		require.Equal(t, w.ID, fields["owner"])
-		mark := p.c.HGetAll(t.Context(), p.mark.(string)).Val()
+		mark := p.c.HGetAll(t.Context(), p.mark).Val()
 		require.Regexp(t, `^\d{16}:me$`, mark["id"])
 		require.Regexp(t, `^\d{10}$`, mark["turned"])
 		require.Regexp(t, `^\d{13}$`, mark["since"])
@@ -125,9 +125,9 @@ func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
 			return p.asks("see", fmt.Sprint(lease.Milliseconds()), "me").Longest
 		}
 		pass := func(d time.Duration) { // by moving into the past what has a time
-			since, err := p.c.HGet(t.Context(), p.mark.(string), "since").Int64()
+			since, err := p.c.HGet(t.Context(), p.mark, "since").Int64()
 			require.NoError(t, err)
-			p.c.HSet(t.Context(), p.mark.(string), "since", since-d.Milliseconds())
+			p.c.HSet(t.Context(), p.mark, "since", since-d.Milliseconds())
 		}
 		require.Equal(t, time.Minute, see(0))
 		require.Equal(t, time.Minute, see(30*time.Second))
@@ -200,7 +200,7 @@ func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 			w := p.writer()
 			p.vote(w, token)
 			p.run(w.releases())
-			p.c.HSet(t.Context(), p.mark.(string), "turned", turned) // a minute passes, or the clock is set back
+			p.c.HSet(t.Context(), p.mark, "turned", turned) // a minute passes, or the clock is set back
 			other := &poller{newBench(t, p.c, p.prefix, "other"), p.mark, p.id}
 			other.vote(other.writer(), 0)
 			p.c.Del(t.Context(), p.keys.Lock.(string))
@@ -237,12 +237,12 @@ func TestServerThatWasRestartedRests(t *testing.T) {
 		p.started()
 		id, run := p.id, p.asks("see", "0", "me").Run
 		for _, known := range []string{"", "another"} {
-			p.c.HSet(t.Context(), p.mark.(string), "run", known)
+			p.c.HSet(t.Context(), p.mark, "run", known)
 			m := p.asks("see", "0", "me")
 			rests := known != "" && run != ""
 			require.Equal(t, rests, m.Resting, "the mark names the run %q, and the server tells %q", known, run)
 			require.Equal(t, rests, m.ID != id)
-			require.Equal(t, cmp.Or(run, known), p.c.HGet(t.Context(), p.mark.(string), "run").Val())
+			require.Equal(t, cmp.Or(run, known), p.c.HGet(t.Context(), p.mark, "run").Val())
 		}
 	})
 }
@@ -286,8 +286,8 @@ func TestMarkStays(t *testing.T) {
 			p.vote(of, 0)
 			p.run(protocol.Request{Script: lua.Unlock, Claim: of.Claim})
 		}
-		require.Equal(t, time.Duration(-1), p.c.PTTL(t.Context(), p.mark.(string)).Val())
-		p.c.Del(t.Context(), p.mark.(string)) // as the others end with their leases
+		require.Equal(t, time.Duration(-1), p.c.PTTL(t.Context(), p.mark).Val())
+		p.c.Del(t.Context(), p.mark) // as the others end with their leases
 	})
 }
 

@@ -27,8 +27,8 @@ type bid struct {
 	order.Place
 	q       *Quorum
 	lock    *lock
-	claim   any    // its ID, as the engine knows it
-	former  any    // the ID of the claim before it, which a downgrade has ended; or nil
+	claim   string // its ID, as the engine knows it
+	former  string // the ID of the claim before it, which a downgrade has ended; or ""
 	number  uint64 // of the claim
 	owner   protocol.Owner
 	mode    protocol.Mode

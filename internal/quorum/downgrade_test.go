@@ -158,7 +158,7 @@ func TestVoteThatADowngradedHoldLacks(t *testing.T) {
 	r.reply(lacking, r.vote(someToken)) // which counts for nothing
 	r.pass(lease / 3)
 	vote := r.next(2, lua.Vote)
-	known, err := protocol.ParseClaim(vote.Claim.ID.(string))
+	known, err := protocol.ParseClaim(vote.Claim.ID)
 	require.NoError(t, err)
 	require.Equal(t, protocol.Read, known.Mode)
 }

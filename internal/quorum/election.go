@@ -112,7 +112,7 @@ func (q *Quorum) toEngine(o protocol.Obstacle) protocol.Obstacle {
 	}
 	o.Claim = ""
 	if b := q.voters[k.Number]; b != nil {
-		o.Claim = b.claim.(string)
+		o.Claim = b.claim
 	}
 	return o
 }

@@ -163,7 +163,7 @@ func (v *vote) confirm(now time.Time, r *engine.Request, x *fanout) {
 	v.confirming++
 	v.counted = v.counted || r.Count != 1
 	copied := v.about(r.Request)
-	copied.fanout, copied.Script, copied.Channels, copied.Former = x, lua.Renew, v.bid.q.channels, nil
+	copied.fanout, copied.Script, copied.Channels, copied.Former = x, lua.Renew, v.bid.q.channels, ""
 	if v.former != nil {
 		copied.Script, copied.Former = lua.Convert, v.former.wire.ID
 	}

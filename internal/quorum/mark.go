@@ -38,9 +38,9 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 func (q *Quorum) name() string { return fmt.Sprintf("%s:%d", q.instance, q.nextNumber()) }
 
 // askMark sends a request that reads or changes the mark of a server, and that records a lease in use.
-func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duration, args ...any) {
+func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duration, args ...string) {
 	s.asking, s.older = true, false
-	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
+	args = append([]string{do, protocol.Milliseconds(lease)}, args...)
 	q.send(now, s, &Request{
 		Request: protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: q.mark, Args: args}},
 		notes:   lease})

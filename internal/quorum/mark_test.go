@@ -161,9 +161,9 @@ func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 	}
 	r.pass(2 * longestInUse)
 	rest, admit := lost.did["rest"], lost.did["admit"]
-	require.Equal(t, []any{"rest", "0", idOf(2), ""}, rest.args[:4])
+	require.Equal(t, []string{"rest", "0", idOf(2), ""}, rest.args[:4])
 	require.False(t, rest.at.Before(start.Add(shortestStart)), "until then, another client may be starting it")
-	require.Equal(t, []any{"admit", "60000", idOf(2), "g", "11"}, admit.args, "the tokens of marks read after the rest")
+	require.Equal(t, []string{"admit", "60000", idOf(2), "g", "11"}, admit.args, "the tokens of marks read after the rest")
 	require.False(t, admit.at.Before(rest.at.Add(longestInUse)))
 	require.True(t, admit.at.Before(rest.at.Add(longestInUse+longestInUse/100+5*time.Second)))
 	require.False(t, lost.did["vote"].at.Before(admit.at), "the renewal asks for its vote")
@@ -263,7 +263,7 @@ func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
 		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers know the lease",
 			i)
 		r.serves(i, lua.Mark)
-		require.Equal(t, []any{"see", "3600000"}, r.servers[i].did["see"].args[:2])
+		require.Equal(t, []string{"see", "3600000"}, r.servers[i].did["see"].args[:2])
 	}
 	require.Equal(t, 1, r.sends(0, lua.Vote))
 	require.Equal(t, 1, r.sends(1, lua.Vote))
@@ -316,7 +316,7 @@ func TestClientAdmitsAServerThatItHasSeenAtRestItself(t *testing.T) {
 	require.Zero(t, resting.did["admit"])
 	r.servers[0].top, r.servers[1].top = "9", "9"
 	r.pass(5 * time.Second)
-	require.Equal(t, []any{"admit", "60000", idOf(2), "g", "9"}, resting.did["admit"].args)
+	require.Equal(t, []string{"admit", "60000", idOf(2), "g", "9"}, resting.did["admit"].args)
 	require.True(t, resting.did["admit"].at.After(found.Add(longestInUse)))
 }
 
@@ -401,7 +401,7 @@ func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 	require.Zero(t, lost.did["admit"], "what it was told is from before")
 	tells(other.asked, "g", 9)
 	r.pass(2 * time.Second)
-	require.Equal(t, []any{"admit", "10000", idOf(1), "g", "9"}, lost.did["admit"].args)
+	require.Equal(t, []string{"admit", "10000", idOf(1), "g", "9"}, lost.did["admit"].args)
 	require.GreaterOrEqual(t, r.now.Sub(rests), 10*time.Second)
 }
 
@@ -423,7 +423,7 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	asked.asked = 3
 	r.pass(time.Minute)
 	require.Equal(t, 1, asked.did["tell"].times)
-	require.Equal(t, []any{"tell", "0", idOf(2), "3", "g", "60000", "7"}, asked.did["tell"].args)
+	require.Equal(t, []string{"tell", "0", idOf(2), "3", "g", "60000", "7"}, asked.did["tell"].args)
 }
 
 // founding returns a rig of so many servers, some of which are silent, and a call. The client has just begun

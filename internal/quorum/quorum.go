@@ -67,8 +67,8 @@ type Config struct {
 type Quorum struct {
 	engine   *engine.Engine
 	instance string
-	mark     any
-	channels any
+	mark     string
+	channels string
 	random   uint64
 	majority int
 
@@ -84,7 +84,7 @@ type Quorum struct {
 
 	locks   map[any]*lock           // by key
 	idle    order.List[lock, *lock] // without references, in the order in which they were released
-	bids    map[any]*bid            // by the ID of the claim
+	bids    map[string]*bid         // by the ID of the claim
 	all     order.List[bid, *bid]   // the same bids
 	stale   int                     // how many at the front of all have not advanced since changed
 	changed time.Time               // when the servers changed
@@ -142,7 +142,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 		engine: e, instance: c.Instance, mark: protocol.MarkOf(c.Prefix),
 		channels: protocol.Channels(c.Prefix),
 		random:   weigh(c.Instance, ""), majority: c.Servers/2 + 1, patience: shortestPatience,
-		voting: c.Servers, locks: make(map[any]*lock), bids: make(map[any]*bid),
+		voting: c.Servers, locks: make(map[any]*lock), bids: make(map[string]*bid),
 		voters: make(map[uint64]*bid),
 	}
 	for i := range c.Servers {

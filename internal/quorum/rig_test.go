@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func makeRig(t *testing.T) *rig {
 		Observe: true})
 	r.quorum = New(Config{Servers: 3, Prefix: "p", Instance: "instance-01"}, r.engine)
 	for i := range r.servers {
-		r.servers[i] = fake{id: idOf(i), longest: longestInUse, did: map[any]deed{}}
+		r.servers[i] = fake{id: idOf(i), longest: longestInUse, did: map[string]deed{}}
 	}
 	return r
 }
@@ -314,14 +315,14 @@ type fake struct {
 	longest             time.Duration
 	asked               int64
 	told                string
-	did                 map[any]deed // what requests to it say that it should do; "vote" for those for votes
+	did                 map[string]deed // what requests to it say that it should do; "vote" for those for votes
 }
 
 // A deed is what requests of one kind had a server do.
 type deed struct {
 	times int
 	at    time.Time // of the last
-	args  []any
+	args  []string
 }
 
 func idOf(n int) string { return fmt.Sprintf("1763763763000000:%d", n) }
@@ -345,7 +346,7 @@ func (f *fake) mark() any {
 // serve is what a server answers that works.
 func (r *rig) serve(q *Request) any {
 	f := &r.servers[q.Server]
-	kind, args := any("vote"), []any(nil)
+	kind, args := "vote", []string(nil)
 	switch q.Script {
 	case lua.Mark:
 		args = q.VoteArgs.Args
@@ -360,13 +361,13 @@ func (r *rig) serve(q *Request) any {
 	f.did[kind] = deed{f.did[kind].times + 1, r.now, args}
 	switch kind {
 	case "start", "admit":
-		f.generation, f.rests = args[3].(string), false
+		f.generation, f.rests = args[3], false
 	case "rest":
 		f.generation, f.rests = "", true
 	case "ask":
 		f.asked++
 	case "tell":
-		f.told = fmt.Sprintf("%s %s %s %s", args[3:]...)
+		f.told = strings.Join(args[3:], " ")
 	case "vote":
 		if q.VoteArgs.ID != f.id || q.VoteArgs.Generation != f.generation {
 			return unmarked

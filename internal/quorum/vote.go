@@ -300,7 +300,7 @@ func (q *Quorum) retryOwed(now time.Time, s *server) {
 			s.ending--
 		default:
 			again := *r // the first request may still run
-			again.Record = nil
+			again.Record = ""
 			q.send(now, s, &again)
 		}
 		q.release(r.lock)

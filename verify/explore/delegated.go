@@ -49,7 +49,7 @@ func (m *memory) Replied(now time.Time, f *journey, raw any, err error) {
 	}
 	m.Recalled = append(append(m.Recalled, reply.Message.Recalled...), reply.Message.Tried...)
 	if reply.Recalled {
-		_, k, _ := protocol.ClaimOf(f.R.Claim.ID.(string))
+		_, k, _ := protocol.ClaimOf(f.R.Claim.ID)
 		m.Recalled = append(m.Recalled, k.Number)
 	}
 	m.Layer.Replied(now, f.Of, reply, err)

@@ -70,11 +70,8 @@ func (m *machine) request(inst int, r *protocol.Request) *request {
 	key := wired{inst, r}
 	q := m.wired[key]
 	if q == nil {
-		named := func(text any) string {
-			s, _ := text.(string)
-			return strings.ReplaceAll(s, nobody, instanceOf(inst))
-		}
-		claim := func(id any) (c claimName) {
+		named := func(text string) string { return strings.ReplaceAll(text, nobody, instanceOf(inst)) }
+		claim := func(id string) (c claimName) {
 			if text := named(id); text != "" {
 				var err error
 				if c, err = parseClaim(text); err != nil {
@@ -85,7 +82,7 @@ func (m *machine) request(inst int, r *protocol.Request) *request {
 		}
 		var argv []string
 		for _, arg := range r.Argv(nil)[4:] {
-			argv = append(argv, named(arg))
+			argv = append(argv, named(arg.(string)))
 		}
 		text := r.Script.Name + " " + strings.Join(argv, " ")
 		if q = m.terms[text]; q == nil {
@@ -248,7 +245,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	case lua.Renew:
 		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
 	case lua.Convert:
-		outcome = expected.Convert(q.former.model(), c, modeOf(q.of.write), q.Secret != nil, max(q.Count, 1),
+		outcome = expected.Convert(q.former.model(), c, modeOf(q.of.write), q.Secret != "", max(q.Count, 1),
 			leaseMS)
 		code = int(outcome)
 		if expected.Ended[c] == model.Withdrawn { // an upgrade that was refused

@@ -86,14 +86,14 @@ func refusesAll(r *engine.Request, reply *protocol.Reply) {
 
 // takesOver has an engine take over each ticket.
 func takesOver(r *engine.Request, reply *protocol.Reply) {
-	if r.Secret != nil && reply.Refused {
+	if r.Secret != "" && reply.Refused {
 		*reply = protocol.Reply{Token: firstToken + 1}
 	}
 }
 
 // gives reports whether a request gives a writer's vote back.
 func gives(r *quorum.Request) bool {
-	return r.Script == lua.Unlock && strings.HasPrefix(r.Claim.ID.(string), "2w")
+	return r.Script == lua.Unlock && strings.HasPrefix(r.Claim.ID, "2w")
 }
 
 // takesOneVote has a quorum take one vote for a majority.

@@ -126,7 +126,7 @@ func rename(m meaning, s *shape, q unsafe.Pointer, numbers func(uint64) uint64,
 			*k = slot(*k, 0)
 		}
 	case claimID, numText, slotText:
-		text, _ := (*(*any)(q)).(string)
+		text := *(*string)(q)
 		if text == "" {
 			return
 		}
@@ -149,7 +149,7 @@ func rename(m meaning, s *shape, q unsafe.Pointer, numbers func(uint64) uint64,
 			}
 			text = fmt.Sprintf("%s:%d", parts[0], slot(int(parse(parts[1])), 0))
 		}
-		*(*any)(q) = text
+		*(*string)(q) = text
 	}
 }
 

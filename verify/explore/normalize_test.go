@@ -177,8 +177,8 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 			case m == token:
 				see(*(*int64)(q))
 			case m == numText: // when a claim was granted makes no difference to what its slot says
-				if text, _ := (*(*any)(q)).(string); strings.HasSuffix(text, " ended") {
-					*(*any)(q) = protocol.Released(protocol.Claim{Number: text[:15]}, firstToken)
+				if text := (*string)(q); strings.HasSuffix(*text, " ended") {
+					*text = protocol.Released(protocol.Claim{Number: (*text)[:15]}, firstToken)
 				}
 			}
 		})

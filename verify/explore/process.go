@@ -841,7 +841,7 @@ func (p *process) normalizeAll(several bool) {
 
 // compareRequests sorts requests by what they say.
 func compareRequests(a, b *protocol.Request) int {
-	return cmp.Or(strings.Compare(a.Claim.Number.(string), b.Claim.Number.(string)),
+	return cmp.Or(strings.Compare(a.Claim.Number, b.Claim.Number),
 		strings.Compare(a.Script.Name, b.Script.Name),
 		bytes.Compare(argText(a), argText(b)))
 }

@@ -90,7 +90,7 @@ func (c claimName) wire() string {
 	if c.handle == noOwner {
 		o = protocol.Owner{}
 	}
-	return protocol.NewClaim(m, instanceOf(int(c.inst)), int(c.slot), uint64(c.number), o).ID.(string)
+	return protocol.NewClaim(m, instanceOf(int(c.inst)), int(c.slot), uint64(c.number), o).ID
 }
 
 func parseClaim(id string) (c claimName, err error) {

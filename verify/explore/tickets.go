@@ -53,7 +53,7 @@ func (c claimName) asTicket() protocol.Ticket {
 
 // ticketOf returns the ticket's claim that a claim of an engine is on the server, if it is one.
 func ticketOf(v engine.View) (c claimName, ok bool) {
-	id, _ := v.Wire.ID.(string)
+	id := v.Wire.ID
 	if id == "" || strings.Contains(id, nobody) {
 		return c, false
 	}
