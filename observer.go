@@ -40,9 +40,10 @@ type Tracer interface {
 	// TraceHold is called when a call has got the lock, before the call returns. ctx is the context of the
 	// call, without TraceCall's values. The events of the hold have the context that TraceHold returns, and
 	// [Hold.Context] is derived from it. The last event is EventEnded. TraceHold must not call Hold.Context.
-	// If a hold is lost before its call could return, its events have the context of the call. TraceHold is
-	// called again for the read hold that [Hold.Downgrade] has made, and for the write hold that
-	// [Hold.TryUpgrade] has made, with the context of the hold.
+	// If the call returns no hold, since what it got was lost before, or released because a lock of
+	// [RWLock.TryAll] was taken, the events have the context that TraceCall returned. TraceHold is called
+	// again for the read hold that [Hold.Downgrade] has made, and for the write hold that [Hold.TryUpgrade]
+	// has made, with the context of the hold.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 

@@ -196,6 +196,25 @@ func TestSpanOfALostHold(t *testing.T) {
 	})
 }
 
+// A TryAll that fails under a hold does not end the span of that hold.
+func TestTryAllEndsNoOtherSpan(t *testing.T) {
+	inBubble(t, func(w *world) {
+		rw := w.newLock()
+		taken, outer := w.lock(ctx, rw, "taken"), w.lock(ctx, rw, "outer")
+		_, err := rw.TryAll(outer.Context(), []rwlock.Want{{Name: "free", Mode: rwlock.Read},
+			{Name: "taken", Mode: rwlock.Write}})
+		require.ErrorIs(w, err, rwlock.ErrLocked)
+		time.Sleep(10 * time.Second)
+		w.unlock(outer)
+		w.unlock(taken)
+		synctest.Wait()
+		for _, s := range w.named("rwlock.hold") {
+			require.GreaterOrEqual(w, took(s), 10*time.Second)
+		}
+		require.Len(w, w.named("rwlock.hold"), 2)
+	})
+}
+
 // Events of a hold that its call has lost before it returned, which are in the context of the call, end no
 // other span.
 func TestEventsEndNoOtherSpan(t *testing.T) {

@@ -52,6 +52,7 @@ func (c *Client) reportEvents(events []engine.Event) {
 				t.ended = append(t.ended, event)
 				continue
 			}
+			event.Context = held.context()
 		case engine.Withdrawn: // which comes after the end of the call
 		default:
 			if t != nil {
@@ -77,22 +78,30 @@ func (h *Hold) traced() {
 		return
 	}
 	for _, event := range h.trace.ended {
-		event.Context = h.parent
+		event.Context = h.context()
 		h.client.report(event)
 	}
 	h.trace.known, h.trace.ended = true, nil
 }
 
-// traceOf returns the context whose values a request is sent with: the tracer's context for the hold, or else
-// for the call.
+// context returns the context of what happens to the hold: the tracer's for the hold, or for the call if that
+// has not returned the hold.
+func (h *Hold) context() context.Context {
+	if h.trace != nil && !h.trace.hold {
+		return h.trace.call
+	}
+	return h.parent
+}
+
+// traceOf returns the context whose values a request is sent with.
 func traceOf(r *engine.Request) context.Context {
 	h := r.Hold()
 	if h == nil {
 		return nil
 	}
 	held := h.Tag.(*Hold)
-	if held.trace.hold && !r.Asks() {
-		return held.parent
+	if r.Asks() {
+		return held.trace.call
 	}
-	return held.trace.call
+	return held.context()
 }

@@ -147,7 +147,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		case reply.Refused, reply.Token > c.token:
 			e.lose(now, c, Gone)
 		case reply.Token == c.token: // any other answer is of before the grant
-			c.kept(now, r, reply.Delegation)
+			c.keep(now, r, reply.Delegation)
 			e.schedule(now, c)
 		}
 	case Asking, Queued:
@@ -184,7 +184,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 				e.overheard(c, reply, r)
 			}
 			c.unverified = by != ByDelegation && c.troubled(now)
-			c.kept(now, r, reply.Delegation)
+			c.keep(now, r, reply.Delegation)
 			e.granted(now, c, reply.Token, by)
 		default:
 			e.queued(now, c, r, reply)
@@ -203,7 +203,7 @@ func (e *Engine) overheard(c *claim, reply protocol.Reply, r *Request) {
 
 // queued notes that the claim has to wait.
 func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	c.kept(now, r, reply.Delegation)
+	c.keep(now, r, reply.Delegation)
 	switch i := protocol.InstanceOf(reply.Claim); {
 	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
 		e.releaseStale(now, c.lock, reply.Claim)
@@ -241,7 +241,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 // that was granted, or lost, before (I4).
 func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	if c.deadline.IsZero() { // a message has overtaken the first reply
-		c.deadline = Deadline(c.sent, c.lease)
+		c.deadline, c.kept = Deadline(c.sent, c.lease), c.lease
 	}
 	h, t := c.caller, c.ownership
 	c.attempt = attempt{}

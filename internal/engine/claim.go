@@ -250,13 +250,14 @@ type claim struct {
 	wire       protocol.Claim // zero until something of it is sent: see Engine.Prepare
 	since      uint64         // the last number that was given when it was granted the lock
 	caller     *Hold          // whose call asks for it
-	lease      time.Duration  // that it asks for, or is renewed for
+	lease      time.Duration  // that it asks for
 	longest    time.Duration  // that the server may keep it for
 	delegation time.Duration  // the lease of the delegation that it is granted under; 0 for none
 	layerData  any            // what the layer below keeps of it
 
-	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
-	deadline time.Time // until when it may be relied on
+	sent     time.Time     // before the last request was sent that made the server keep the claim for a lease
+	deadline time.Time     // until when it may be relied on
+	kept     time.Duration // the lease of the request that has set the deadline
 
 	attempt       // to ask, to renew or to end
 	err     error // of the last one

@@ -46,7 +46,7 @@ func (h *Hold) likeness(now time.Time, of *Hold, m Mode) {
 // again.
 func (e *Engine) downgrade(now time.Time, c *claim) {
 	read := &claim{ownership: c.ownership, mode: protocol.Read, lease: c.lease, delegation: c.delegation,
-		sent: now, deadline: c.deadline}
+		sent: now, deadline: c.deadline, kept: c.kept}
 	read.grant = grant{token: c.token, granted: c.granted, former: c, holds: c.holds, confirmed: c.confirmed,
 		extensions: c.extensions}
 	c.holds, c.extensions, c.next = nil, nil, read
@@ -181,7 +181,7 @@ func (e *Engine) refuseUpgrade(now time.Time, up *Hold, err error) {
 func (e *Engine) rise(now time.Time, c *claim, r *Request, token int64) {
 	from, up := c.former, c.caller
 	granted := c.sent // no earlier than the first request was sent
-	c.kept(now, r, protocol.Delegation{})
+	c.keep(now, r, protocol.Delegation{})
 	e.step(c, Held)
 	c.grant = grant{token: token, granted: granted, holds: from.holds, confirmed: from.confirmed,
 		extensions: from.extensions, counted: r.Count}

@@ -31,7 +31,7 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 }
 
 // lacks reports whether a call that re-enters asks for a longer lease than the claim has left, and than its
-// other holds have it renewed for.
+// other holds have it renewed for. The claim may have been kept for a shorter one of late than it began with.
 func (c *claim) lacks(now time.Time, h *Hold) bool {
 	for _, other := range c.holds {
 		if other != h && other.state == Live && other.Renewed() && other.Lease >= h.Lease {
@@ -42,7 +42,7 @@ func (c *claim) lacks(now time.Time, h *Hold) bool {
 	if h.MaxHold > 0 {
 		until = order.Earlier(until, now.Add(h.MaxHold))
 	}
-	return h.Lease > c.lease && until.After(c.deadline)
+	return h.Lease > min(c.lease, c.kept) && until.After(c.deadline)
 }
 
 // recount notes that the number of holds has changed. A renewal says so to the server, for those who inspect
@@ -172,7 +172,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		due := c.sent.Add(c.period(r.Lease.Duration))
 		e.renewalTook = now.Sub(r.Sent)
 		asked := c.asked
-		c.kept(now, r, reply.Delegation)
+		c.keep(now, r, reply.Delegation)
 		c.unverified = false
 		for _, h := range c.holds {
 			if h.awaitsRenewal {
@@ -210,7 +210,7 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 		case h.state != Entering:
 		case !c.confirmed && r.Replicas > 0 && h.confirmation != nil:
 			h.confirmation.n = reply.Confirmed
-		case c.confirmed && (h.entered.IsZero() || !r.Sent.Before(h.entered)):
+		case c.confirmed && (h.entered.IsZero() || !r.Sent.Before(h.entered) && r.Lease.Duration >= h.Lease):
 			e.live(now, h, order.Earlier(c.deadline, Deadline(sent, h.Lease)), h.path)
 		}
 	}

@@ -292,16 +292,18 @@ func (c *claim) period(lease time.Duration) time.Duration {
 	return p - time.Duration(less)*(p/10>>part)
 }
 
-// kept records that the server keeps the claim for a request's lease, which begins no earlier than the
+// keep records that the server keeps the claim for a request's lease, which begins no earlier than the
 // request was sent.
-func (c *claim) kept(now time.Time, r *Request, delegation protocol.Delegation) {
+func (c *claim) keep(now time.Time, r *Request, delegation protocol.Delegation) {
 	c.attempt = attempt{}
 	c.err = nil
 	if c.wanted != nil {
 		c.wanted.answered = now
 	}
 	c.sent = order.Later(c.sent, r.Sent)
-	c.deadline = order.Later(c.deadline, r.until(delegation))
+	if until := r.until(delegation); !until.Before(c.deadline) {
+		c.deadline, c.kept = until, r.Lease.Duration
+	}
 	c.delegation = delegation.Lease
 }
 

@@ -682,3 +682,28 @@ func TestReadersKeepTheirOwnLeases(t *testing.T) {
 		unlock(w, b)
 	})
 }
+
+// A hold that re-enters lasts for its own lease, though the claim has been renewed for a shorter one since
+// its first hold was released.
+func TestReentryAfterTheLongerHoldWasReleased(t *testing.T) {
+	for name, opts := range map[string][]rwlock.LockOption{
+		"renewed": nil, "not renewed": {rwlock.NoRenew()}, "at most": {rwlock.MaxHold(time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubbled(t, func(w *world) {
+				rw := w.newLock(rwlock.WithLease(w.lease))
+				for _, mode := range bothModes {
+					first := take(w, newOwner(), rw, mode, mode.String())
+					ctx := rwlock.WithOwner(context.Background(), first.Owner())
+					short := take(w, ctx, rw, mode, mode.String(), rwlock.Lease(w.lease/10))
+					unlock(w, first)
+					time.Sleep(2 * w.lease) // renewed for a second at a time
+					h := take(w, ctx, rw, mode, mode.String(), opts...)
+					unlock(w, short)
+					time.Sleep(w.lease / 2)
+					unlock(w, h)
+				}
+			})
+		})
+	}
+}

@@ -51,7 +51,7 @@ type claimFields struct {
 	next, wanted, before, after     *unsafe.Pointer
 	caller, last                    **engine.Hold
 	holds                           *[]*engine.Hold
-	longest                         *time.Duration
+	longest, kept                   *time.Duration
 	sent, granted, retry, recountAt *time.Time
 	err                             *error
 	token                           *int64
@@ -307,8 +307,9 @@ func (p *process) normalizeClaim(at unsafe.Pointer, c claimFields, e engineField
 	}
 	if *c.state == engine.Ending {
 		*c.sent, *c.granted, *c.quickEnd, *c.token = time.Time{}, time.Time{}, false, min(*c.token, 1)
-		*c.counted, *c.recountAt = 0, time.Time{}
+		*c.counted, *c.recountAt, *c.kept = 0, time.Time{}, 0
 	}
+	*c.kept = min(*c.kept, e.config.Lease) // which is what all calls ask for
 }
 
 func (p *process) normalizeWanted(at unsafe.Pointer, c claimFields, listening time.Time) {
