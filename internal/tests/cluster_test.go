@@ -2,8 +2,8 @@ package tests
 
 import (
 	"context"
-	"errors"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
