@@ -87,9 +87,10 @@ func (h *Hold) Deadline() time.Time { return h.orNone().Deadline() }
 // it waits for up to five seconds all the same. If no answer comes, it returns an error that matches ctx's
 // error or context.DeadlineExceeded, and the release continues in the background. ctx must not be nil.
 //
-// Unlock returns nil if the hold was valid until it was released. It returns ErrLost if the hold was lost
-// before that, in which case others may have held the lock during the work; ErrNotHeld if the hold was
-// released before, or if h is nil; and ErrClosed after Close.
+// Unlock returns nil if the hold was valid until it was released. While its owner has other holds on the
+// lock, the server is not asked: nil then means that no loss is known, and the last release tells. Unlock
+// returns ErrLost if the hold was lost before that, in which case others may have held the lock during the
+// work; ErrNotHeld if the hold was released before, or if h is nil; and ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
 	switch {
 	case h == nil || h.held == nil:

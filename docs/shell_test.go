@@ -89,7 +89,7 @@ var shownBy = []struct {
 
 	{command: `go get github\.com/\S+`, why: "it downloads the library, which this is"},
 	{command: `git clone https://\S+ && cd rwlock && go -C cmd/rwlock install \.`, test: "TestScripts"},
-	{command: `(\[ "\$RWLOCK_NAME" = backup \] \|\| exec )?rwlock ((exec|watch) .*|doctor)`,
+	{command: `(\[ "\$UNDER_LOCK" = "\$PPID" \] \|\| UNDER_LOCK=\$\$ exec )?rwlock ((exec|watch) .*|doctor)`,
 		test: "TestScripts"},
 }
 

@@ -65,9 +65,9 @@ func unavailable(err error) error {
 func hint(err error) error {
 	text := err.Error()
 	switch {
-	case errors.Is(err, redis.Nil): // of CLUSTER SLOTS
-		return errors.New("a node of the cluster does not say where it is: set its cluster-preferred-endpoint-type to ip, " +
-			"or its cluster-announce-hostname")
+	case errors.Is(err, redis.Nil): // of SENTINEL GET-MASTER-ADDR-BY-NAME, or of CLUSTER SLOTS
+		return errors.New("the Sentinels know no master of that name; or a node of the cluster does not say where it is: set its " +
+			"cluster-preferred-endpoint-type to ip, or its cluster-announce-hostname")
 	case strings.Contains(text, "MOVED "), strings.Contains(text, "CROSSSLOT"):
 		return fmt.Errorf("%w (the server belongs to a cluster: use redis+cluster://)", err)
 	case strings.Contains(text, "NOAUTH"):

@@ -32,7 +32,8 @@ they continue as if they held the lock, and only a resource that checks fencing 
 With --held, it changes nothing unless the lock is still held under that fencing token, as inspect prints it: a holder that
 came next keeps the lock, and the exit code is 1.
 
-Without --yes, force-unlock shows the holders and asks; if the answer is no, it exits with 1.`,
+Without --yes, force-unlock shows the holders and asks; if the answer is no, it exits with 1. On one server, it then ends
+only what it has shown: if others have got the lock meanwhile, it changes nothing, and exits with 1.`,
 		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,13 +58,18 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 	if err != nil {
 		return err
 	}
-	changed := exitf(exitFailed, "%q is not held under the token %d; nothing was changed", name, held)
+	changed := func() error {
+		return exitf(exitFailed, "%q is not held under the token %d; nothing was changed", name, held)
+	}
 	if held != anyToken && (len(before.Holders) == 0 || before.Token != held) {
-		return changed
+		return changed()
 	}
 	if !yes && len(before.Holders) > 0 {
 		if err := confirm(ctx, before); err != nil {
 			return err
+		}
+		if len(a.urls) == 1 {
+			held = before.Token
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -74,7 +80,7 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 	}
 	err = s.rw.ForceUnlock(ctx, name, opts...)
 	if errors.Is(err, rwlock.ErrNotHeld) {
-		return changed
+		return changed()
 	} else if err != nil {
 		return err
 	}

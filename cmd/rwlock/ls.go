@@ -87,8 +87,8 @@ func (f *filter) flags(cmd *cobra.Command) {
 
 func (f *filter) keep(s rwlock.State) bool {
 	if f.longer > 0 {
-		since := oldest(s).Since
-		if since.IsZero() || time.Since(since) <= time.Duration(f.longer) {
+		h := oldest(s)
+		if h.Delegated || h.Since.IsZero() || time.Since(h.Since) <= time.Duration(f.longer) {
 			return false
 		}
 	}

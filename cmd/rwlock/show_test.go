@@ -32,6 +32,9 @@ func TestDelegatedLockIsShown(t *testing.T) {
 	p = start(t, url, "inspect", name)
 	require.Zero(t, p.exit())
 	require.Regexp(t, `(?m)^`+name+` +delegated +write +1 +- +[\d.]+s of 20s +cache +\S+:0$`, p.out.String())
+	p = start(t, url, "ls", "--held-longer", "1ns", "--json", name)
+	require.Zero(t, p.exit())
+	require.JSONEq(t, "[]", p.out.String(), "the server does not know since when it is held")
 }
 
 // Where nobody holds a lock that others wait for, since its holder's lease is over, the lock is waiting.

@@ -67,7 +67,7 @@ func toJSON(s rwlock.State) stateJSON {
 	for _, h := range s.Holders {
 		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil,
 			h.Delegated, h.Full.Milliseconds()}
-		if !h.Since.IsZero() {
+		if !h.Since.IsZero() && !h.Delegated { // a delegation is not what holds the lock
 			since := h.Since.UTC()
 			holder.Since = &since
 		}

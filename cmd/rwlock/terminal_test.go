@@ -161,6 +161,24 @@ func TestForceUnlockAsks(t *testing.T) {
 	}
 }
 
+// Force-unlock ends what it has shown. If the lock has gone on to another while it asks, that one keeps it.
+func TestForceUnlockEndsWhatItHasShown(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	shown, err := rw.Lock(t.Context(), t.Name())
+	require.NoError(t, err)
+	p := prepare(t, url, "force-unlock", t.Name())
+	keyboard := onTerminal(t, p)
+	p.says("[y/N] ")
+	require.NoError(t, shown.Unlock(t.Context()))
+	next, err := rw.Lock(t.Context(), t.Name())
+	require.NoError(t, err)
+	press(t, keyboard, "y\n")
+	require.Equal(t, exitFailed, p.exit())
+	require.Contains(t, p.out.String(), "nothing was changed")
+	require.NoError(t, next.Unlock(t.Context()))
+}
+
 func TestBenchDrawsABar(t *testing.T) {
 	t.Parallel()
 	url, _ := shared(t)

@@ -10,7 +10,7 @@ import "strings"
 // Unlock, and more than other libraries have.
 //
 //	<prefix>:{<name>}         HASH  all of the lock: see docs/protocol.md
-//	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several owners read, or the writer also reads
+//	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several owners read
 //	<prefix>:{<name>}:queue   ZSET  waiter -> place; while someone waits
 type Keys struct {
 	Lock, Leases, Queue any

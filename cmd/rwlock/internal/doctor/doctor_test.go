@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -261,6 +262,18 @@ func TestClockThatIsWrongFails(t *testing.T) {
 	}
 }
 
+// What a user is to be allowed is what the documents say, and no more.
+func TestRightsAreThoseOfTheDocuments(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../../docs/operations.md")
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(page), "ACL SETUSER locks ")
+	block, _, found := strings.Cut(rest, "```")
+	require.True(t, found)
+	_, list, _ := strings.Cut(block, " -@all")
+	require.Equal(t, strings.Fields(list), strings.Fields(rights))
+}
+
 // What to do is what is to be done about that error.
 func TestAdviceIsAboutTheError(t *testing.T) {
 	t.Parallel()
@@ -270,7 +283,7 @@ func TestAdviceIsAboutTheError(t *testing.T) {
 		advice string // contains that; no advice if it is empty
 	}{
 		{errors.New("rwlock: lock: NOPERM this user has no permissions"), "lock: NOPERM",
-			"allow this user: ~p:* &p:wake:* +@read +@write +@scripting +@pubsub +ping +time"},
+			"allow this user: ~p:* &p:wake:* +evalsha +eval "},
 		{errors.New("The user executing the script can't run this command or subcommand"), "", "allow this user"},
 		{errors.New("OOM command not allowed when used memory > 'maxmemory'."), "OOM", "raise maxmemory"},
 		{errors.New("MISCONF Redis is configured to save"), "MISCONF", "disk"},

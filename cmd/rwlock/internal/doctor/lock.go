@@ -58,6 +58,11 @@ func locks(ctx context.Context, rw *rwlock.RWLock, name, prefix string) Finding 
 const vanished = "the server evicts keys, or another program deletes them: set maxmemory-policy noeviction, or use a " +
 	"server of its own"
 
+// rights are those that docs/operations.md lists. The checks need two more.
+const rights = "+evalsha +eval +evalsha_ro +eval_ro +subscribe +ping +publish +time +hget +hmget +hgetall +hset " +
+	"+hsetnx +hdel +hlen +hrandfield +zadd +zrem +zcard +zcount +zscore +zrank +zrange +zrangebyscore +zrevrange " +
+	"+pexpire +pttl +unlink +set +mget +del"
+
 // failed returns the finding of a check that an error has ended, with what to do about that error.
 func failed(check string, err error, prefix string) Finding {
 	f := Finding{Check: check, Status: Failed, Detail: strings.TrimPrefix(err.Error(), "rwlock: ")}
@@ -70,8 +75,7 @@ func failed(check string, err error, prefix string) Finding {
 	case errors.Is(err, rwlock.ErrLost), errors.Is(err, errNotExclusive):
 		f.Advice = vanished
 	case has("NOPERM", "can't run this command", "can't access"):
-		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* +@read +@write +@scripting +@pubsub +ping +time",
-			prefix)
+		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* %[2]s +get +exists", prefix, rights)
 	case has("OOM"):
 		f.Advice = "the server's memory is full: raise maxmemory, or remove other data"
 	case has("MISCONF"):
