@@ -33,9 +33,10 @@ func (f ObserverFunc) Observe(e Event) { f(e) }
 type Tracer interface {
 	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is the context of
 	// the call. The events of the call have the context that TraceCall returns. The last of them is
-	// EventAcquired or EventRefused, even after Close. TraceCall is called again if the call has to begin
-	// again, because the process was paused for longer than the lease of the grant. For [Hold.Downgrade], it is
-	// called as for a call of RLock, and for [Hold.TryUpgrade] as for one of TryLock.
+	// EventAcquired or EventRefused, even after Close, unless the call has got the lock and returns no hold:
+	// see TraceHold. TraceCall is called again if the call has to begin again, because the process was paused
+	// for longer than the lease of the grant. For [Hold.Downgrade], it is called as for a call of RLock, and
+	// for [Hold.TryUpgrade] as for one of TryLock.
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
 	// TraceHold is called when a call has got the lock, before the call returns. ctx is the context of the
 	// call, without TraceCall's values. The events of the hold have the context that TraceHold returns, and

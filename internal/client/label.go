@@ -28,9 +28,7 @@ const (
 
 // command returns a request that is not a script. The first argument is a key.
 func command(name string, args ...string) *protocol.Request {
-	r := &protocol.Request{Command: []string{name}, Keys: protocol.Keys{Lock: args[0]}}
-	r.Command = append(r.Command, args...)
-	return r
+	return &protocol.Request{Command: append([]string{name}, args...), Keys: protocol.Keys{Lock: args[0]}}
 }
 
 // A label is what the server keeps of the Client for people. Client.mu guards it.
