@@ -179,11 +179,15 @@ func launch(conf Config, dir string) (*process, error) {
 }
 
 // freePort returns a port below the range that the system gives to outgoing connections, so that it is still
-// free after a crash, and so that a cluster's second port, 10000 above, is too.
+// free after a crash, and so that a cluster's second port, 10000 above, is too. It returns no port twice: a
+// client may still dial the server that had it.
 func freePort() (int, error) {
 	var err error
 	for range 100 {
 		port := 11000 + rand.IntN(10000)
+		if _, taken := givenPorts.LoadOrStore(port, true); taken {
+			continue
+		}
 		var l net.Listener
 		if l, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
 			return port, l.Close()
@@ -191,6 +195,8 @@ func freePort() (int, error) {
 	}
 	return 0, fmt.Errorf("no free port: %w", err)
 }
+
+var givenPorts sync.Map // by the port
 
 var errPortTaken = errors.New("port is taken")
 

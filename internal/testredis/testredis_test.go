@@ -263,3 +263,15 @@ func (r *recorder) Fatalf(string, ...any) {
 	r.failed = true
 	panic(r)
 }
+
+// A client of a server that is gone may still dial it, so no other server gets its port.
+func TestPortsAreGivenOnce(t *testing.T) {
+	t.Parallel()
+	given := make(map[int]bool)
+	for range 500 {
+		port, err := freePort()
+		require.NoError(t, err)
+		require.False(t, given[port], "%d again", port)
+		given[port] = true
+	}
+}
