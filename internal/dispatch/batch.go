@@ -375,14 +375,14 @@ func lacksReadOnly(err error) bool {
 		strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "_ro'")
 }
 
-// durable returns "durable" if the server confirms nothing that it could forget, or "": see
+// durable returns "durable" if the server confirms nothing that it could forget, or "volatile": see
 // lua/quorum/run.lua.
 func (d *Dispatcher) durable(ctx context.Context) string {
 	says, err := d.client.ConfigGet(ctx, "append*").Result()
 	if err == nil && says["appendonly"] == "yes" && says["appendfsync"] == "always" {
 		return "durable"
 	}
-	return ""
+	return "volatile"
 }
 
 // failure returns the error of a request that has failed, as its sender gets it.

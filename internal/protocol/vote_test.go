@@ -36,7 +36,7 @@ func (p *poller) asks(args ...string) protocol.Mark {
 	r := protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: p.mark, Args: args}}
 	raw, err := p.c.Do(p.t.Context(), r.Argv([]any{"EVALSHA", r.Script.SHA})...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		raw, err = p.c.Do(p.t.Context(), append(r.Argv([]any{"EVAL", r.Script.Source}), "")...).Result()
+		raw, err = p.c.Do(p.t.Context(), append(r.Argv([]any{"EVAL", r.Script.Source}), "volatile")...).Result()
 	}
 	require.NoError(p.t, err)
 	m, err := protocol.DecodeMark(raw)
@@ -90,7 +90,8 @@ func TestVotesArePinned(t *testing.T) {
 		require.Regexp(t, `^\d{10}$`, mark["turned"])
 		require.Regexp(t, `^\d{13}$`, mark["since"])
 		require.Regexp(t, `^([0-9a-f]{40})?$`, mark["run"])
-		for _, field := range []string{"id", "turned", "since", "run"} {
+		require.Regexp(t, `^(\d{10})?$`, mark["saved"])
+		for _, field := range []string{"id", "turned", "since", "run", "saved"} {
 			delete(mark, field)
 		}
 		require.Equal(t, map[string]string{"generation": "g", "longest": "60000", "top": "1763763763773763",

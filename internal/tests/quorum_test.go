@@ -605,7 +605,8 @@ func TestQuorumWithoutTheRightsToLookAtServers(t *testing.T) {
 	t.Parallel()
 	servers, connect := reals(t)
 	for _, s := range servers {
-		require.NoError(t, s.Client().Do(t.Context(), "ACL", "SETUSER", "default", "-info", "-config").Err())
+		require.NoError(t, s.Client().Do(t.Context(), "ACL", "SETUSER", "default", "-info", "-lastsave",
+			"-config").Err())
 	}
 	use(t, connect(nil), homes)
 }

@@ -4,7 +4,7 @@
 -- writer's before: the one that the caller wants, if it can be had. What is not known any more of a name is not larger than old: see mark.lua.
 
 --#include clock.lua
-if ARGV[11] then
+if call('HGET', KEYS[4], 'saved') ~= tostring(redis.pcall('LASTSAVE')) then
   --#include ../quorum/run.lua
 end
 local mark = call('HMGET', KEYS[4], 'id', 'generation', 'top', 'old', 'turned')
