@@ -98,6 +98,9 @@ func (rw *RWLock) TryAll(ctx context.Context, wants []Want, opts ...LockOption) 
 	if _, ok := OwnerFromContext(ctx); !ok {
 		ctx = WithOwner(ctx, NewOwner())
 	}
+	if len(order) == 0 {
+		return []*Hold{}, nil
+	}
 	calls := make([]request, len(order))
 	for i, want := range order {
 		if calls[i], err = rw.call(ctx, opOf(want.Mode, true), want.Mode, want.Name, opts, 1); err != nil {

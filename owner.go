@@ -34,7 +34,8 @@ func (o Owner) String() string { return o.id.String() }
 type ownerKey struct{}
 
 // WithOwner returns a copy of ctx that carries o. Lock calls with it act for o. If o is the zero Owner, the
-// copy carries no owner, and each lock call with it acts for a new one.
+// copy carries no owner, and each lock call with it acts for a new one. If another process has made o, which
+// a State may name, they fail.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }

@@ -146,8 +146,11 @@ func (rw *RWLock) call(ctx context.Context, op string, mode Mode, name string, o
 		return call, wrap(op, name, err)
 	}
 	owner, known := OwnerFromContext(ctx)
-	if !known {
+	switch {
+	case !known:
 		owner = NewOwner()
+	case owner.id.Process != processID || owner.id.Handle == 0: // as State, or a BlockedError, names it
+		return call, wrap(op, name, errForeign)
 	}
 	var from [1]uintptr // to look up one place takes a third of the time of several
 	runtime.Callers(above+2, from[:])
@@ -215,7 +218,10 @@ func (rw *RWLock) check(ctx context.Context, names ...string) error {
 	return nil
 }
 
-var errNoContext = errors.New("the context is nil")
+var (
+	errNoContext = errors.New("the context is nil")
+	errForeign   = errors.New("the context's owner is not one that this process has made")
+)
 
 // opOf names a lock call.
 func opOf(mode Mode, try bool) string {

@@ -192,8 +192,8 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (t protocol.Tick
 
 // Discard ends the hold of a ticket.
 func (c *Client) Discard(ctx context.Context, t protocol.Ticket) error {
-	if err := c.converts(); err != nil {
-		return err
+	if len(c.dispatch) > 1 {
+		return errQuorum
 	}
 	_, err := c.request(ctx, t.Name, func(now time.Time, name string, tag any) error {
 		return c.engine.Discard(now, t, tag)

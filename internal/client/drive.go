@@ -121,6 +121,7 @@ func (c *Client) unlock(now time.Time) *effects {
 				held.work.Store(held.instead.work.Load())
 				held.instead.next.Store(held)
 			}
+			held.instead = nil
 			close(held.upgraded)
 			held.upgraded = nil
 			continue

@@ -35,12 +35,16 @@ type Hold struct {
 }
 
 // Current returns the hold that the user's handle stands for now: another one after a downgrade or an
-// upgrade.
+// upgrade. It forgets those between.
 func (h *Hold) Current() *Hold {
-	for next := h.next.Load(); next != nil; next = h.next.Load() {
-		h = next
+	last := h
+	for next := h.next.Load(); next != nil; next = last.next.Load() {
+		last = next
 	}
-	return h
+	if last != h {
+		h.next.Store(last)
+	}
+	return last
 }
 
 // Token returns the fencing token, or 0 for a zero Hold.

@@ -145,7 +145,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 			c.unverified = true // see renewed
 		// in the second case the server had forgotten the claim, and took it for a new one
 		case reply.Refused, reply.Token > c.token:
-			e.lose(now, c, Gone)
+			e.lose(now, c, ErrLost, Gone)
 		case reply.Token == c.token: // any other answer is of before the grant
 			c.keep(now, r, reply.Delegation)
 			e.schedule(now, c)
@@ -165,7 +165,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 			h := c.caller
 			e.endConfirmed(c)
 			e.fail(now, h, ErrLost)
-			e.advance(now, c.ownership)
+			e.advance(now, c)
 		case reply.Refused && c.caller.Try:
 			e.queued(now, c, r, reply) // it has run before, and had to wait
 		case reply.Refused:
@@ -215,7 +215,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		h := c.caller
 		e.endConfirmed(c)
 		e.fail(now, h, ErrLocked)
-		e.advance(now, c.ownership)
+		e.advance(now, c)
 		return
 	}
 	if c.state == Asking {
@@ -267,7 +267,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	}
 	e.schedule(now, c)
 	if len(t.behind) > 0 {
-		e.advance(now, t)
+		e.advance(now, c)
 	}
 }
 
@@ -288,7 +288,7 @@ func (e *Engine) retry(now time.Time, h *Hold) {
 	default:
 		e.fail(now, h, ErrAgain)
 	}
-	e.advance(now, h.ownership)
+	e.advance(now, h.claim)
 }
 
 // live begins a hold that was granted, and that is good until its own deadline if it is not renewed.
@@ -334,12 +334,12 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 // withdraw ends a waiting claim with the error of its call. If the server grants the lock at that moment, the
 // request passes it on.
 func (e *Engine) withdraw(now time.Time, c *claim, err error) {
-	h, t := c.caller, c.ownership
+	h := c.caller
 	h.trouble = c.err
 	e.step(c, Ending)
 	e.fail(now, h, err)
 	e.finish(now, c)
-	e.advance(now, t)
+	e.advance(now, c)
 }
 
 // fail ends a call.

@@ -149,13 +149,24 @@ func (e *Engine) dropIfOver(t *ownership) {
 	}
 }
 
-// advance lets the calls go on that waited for the owner's call in progress.
-func (e *Engine) advance(now time.Time, t *ownership) {
-	behind := t.behind
-	t.behind = nil
-	for _, h := range behind {
-		e.start(now, h)
+// advance lets the calls go on that waited for the call of a claim: the first ones now, and has goOn let the
+// others.
+func (e *Engine) advance(now time.Time, c *claim) {
+	t := c.ownership
+	next := func(now time.Time, _ *claim) {
+		if len(t.behind) > 0 && t.asking == nil {
+			h := t.behind[0]
+			t.behind = t.behind[1:]
+			e.start(now, h)
+			e.dropIfOver(t)
+		}
 	}
+	calls := slices.Repeat([]*claim{c}, len(t.behind))
+	n := min(len(calls), e.config.AtOnce)
+	for range n {
+		next(now, c)
+	}
+	e.each(now, calls[n:], next)
 	e.dropIfOver(t)
 }
 

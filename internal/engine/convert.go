@@ -28,8 +28,9 @@ func (e *Engine) Downgrade(now time.Time, h, read *Hold) (known bool, err error)
 		return true, err
 	}
 	read.claim, read.path, read.awaitsRenewal = h.claim, ByReentry, h.awaitsRenewal
-	read.state, read.deadline, read.end = Live, h.Deadline(), h.end
+	read.state, read.deadline, read.end = Live, h.deadline, h.end
 	h.claim.holds = append(h.claim.holds, read)
+	h.extensionsGoTo(read)
 	e.holdEvent(read, Event{Kind: Acquired, Path: ByReentry, Token: h.claim.token})
 	return e.Release(now, h)
 }
@@ -39,6 +40,15 @@ func (h *Hold) likeness(now time.Time, of *Hold, m Mode) {
 	h.Name, h.Owner, h.Mode, h.Caller = of.Name, of.Owner, m, of.Caller
 	h.Lease, h.MaxHold, h.NoRenew = of.Lease, of.MaxHold, of.NoRenew
 	h.ownership, h.since = of.ownership, now
+}
+
+// extensionsGoTo has the calls that extend a hold extend another hold of its claim.
+func (h *Hold) extensionsGoTo(next *Hold) {
+	for _, x := range h.claim.extensions {
+		if x.hold == h {
+			x.hold = next
+		}
+	}
 }
 
 // downgrade replaces a claim whose last write hold has ended: the server grants the holds that are left one
@@ -138,7 +148,7 @@ func (e *Engine) upgraded(now time.Time, c *claim, r *Request, reply protocol.Re
 	case reply.Token > 0:
 		e.rise(now, c, r, reply.Token)
 	case reply.Refused:
-		e.lose(now, from, Gone)
+		e.lose(now, from, ErrLost, Gone)
 	case err != nil && protocol.Passing(err): // nobody knows which of the two claims the server has
 		c.err = err
 		c.fail(now, c.lease)
@@ -193,6 +203,11 @@ func (e *Engine) rise(now time.Time, c *claim, r *Request, token int64) {
 	}
 	e.step(from, Ending)
 	e.endConfirmed(from)
+	if e.closed { // after Close has looked for what it is to end
+		e.refuseUpgrade(now, up, ErrClosed)
+		e.lose(now, c, ErrClosed, Closed)
+		return
+	}
 	if up.state == Wanted {
 		e.upgrade(now, up)
 	}
@@ -208,11 +223,7 @@ func (e *Engine) upgrade(now time.Time, up *Hold) {
 	}
 	end, awaits := h.end, h.awaitsRenewal
 	h.end, h.state = h.Deadline(), Finished
-	for _, x := range c.extensions {
-		if x.hold == h {
-			x.hold = up
-		}
-	}
+	h.extensionsGoTo(up)
 	c.remove(h)
 	c.holds = append(c.holds, up)
 	e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
@@ -264,7 +275,7 @@ func (e *Engine) sendHandOver(now time.Time, c *claim) {
 func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, err error) {
 	c := next.former
 	switch {
-	case c == nil || !c.hands: // the call has given up, or was answered before
+	case c == nil || !c.hands || c.state != Ending: // the call has given up, or was answered before
 	case err != nil && protocol.Passing(err) && !protocol.IsClientClosed(err):
 		c.fail(now, c.lease)
 		c.err = err

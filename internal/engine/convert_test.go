@@ -214,3 +214,116 @@ func TestDetachIsAnsweredTwice(t *testing.T) {
 		d.settled(t)
 	}
 }
+
+// Drain withdraws what waits, and an upgrade does not: neither one that is under way, nor one that has begun
+// since of a hold that was still to be withdrawn.
+func TestDrainLeavesUpgrades(t *testing.T) {
+	d, _ := crowded(t, true)
+	h := d.queued(t, &engine.Hold{Name: "of late", Owner: engine.Owner{Handle: many + 1}, Mode: protocol.Read})
+	d.Drain(d.now)
+	d.Grant(d.now, h.ClaimNumber(), 7, engine.ByMessage)
+	require.Equal(t, engine.Live, h.State())
+	ends := d.flush().Send
+	up, r := d.upgrades(t, h)
+	ends = append(ends, d.rest(t).Send...)
+	d.Replied(d.now, r, protocol.Reply{Token: 9}, nil)
+	require.Equal(t, engine.Live, up.State())
+	for _, r := range ends {
+		d.Replied(d.now, r, done, nil)
+	}
+	_, err := d.Release(d.now, up)
+	require.NoError(t, err)
+	d.settled(t)
+}
+
+// Close ends a hold whose upgrade is answered before Close comes to it, among many.
+func TestCloseEndsWhatWasUpgradedMeanwhile(t *testing.T) {
+	d, _ := crowded(t, false)
+	var holds, ups []*engine.Hold
+	var requests []*engine.Request
+	for i := range 2 * slice {
+		h := d.live(t, &engine.Hold{Name: "of late", Owner: engine.Owner{Handle: uint64(many + 1 + i)},
+			Mode: protocol.Read})
+		up, r := d.upgrades(t, h)
+		holds, ups, requests = append(holds, h), append(ups, up), append(requests, r)
+	}
+	d.Close(d.now)
+	ends, before := d.flush().Send, 0
+	for i, h := range holds {
+		if h.State() == engine.Live {
+			before++
+		}
+		d.Replied(d.now, requests[i], protocol.Reply{Token: 9}, nil)
+		require.Equal(t, engine.ErrClosed, ups[i].Err())
+		require.Equal(t, engine.ErrClosed, h.Err())
+		ends = append(ends, d.flush().Send...)
+	}
+	require.NotZero(t, before, "Close has not come to all of them at once")
+	for ends = append(ends, d.rest(t).Send...); len(ends) > 0; ends = d.flush().Send {
+		for _, r := range ends {
+			d.Replied(d.now, r, done, nil)
+		}
+	}
+	require.True(t, d.Idle())
+}
+
+// The answer to a request that hands a hold on may come after Close has left the hold to its lease. Close
+// does so when the ticket's lease is over, too.
+func TestDetachIsAnsweredAfterItWasAbandoned(t *testing.T) {
+	for _, reply := range []protocol.Reply{{Token: 7}, {}} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{})
+		_, _ = d.Detach(d.now, h, protocol.NewTicket(h.Name, h.Mode, h.Owner), 2*lease)
+		r := d.sent(t)
+		for range 2 {
+			d.now = d.now.Add(lease)
+			require.Equal(t, engine.Releasing, h.State())
+			d.Abandon(d.now, false)
+		}
+		require.Equal(t, engine.Finished, h.State())
+		require.ErrorIs(t, h.Err(), engine.ErrUnanswered)
+		d.Replied(d.now, r, reply, nil)
+		require.True(t, d.Idle())
+	}
+}
+
+// A read hold that is not renewed lasts as long as the write hold before it, though their claim does not last
+// so long yet.
+func TestDowngradedHoldEndsWhenItWasTo(t *testing.T) {
+	d := newDriver()
+	outer := d.live(t, &engine.Hold{})
+	d.now = d.now.Add(lease / 4)
+	h := d.reenters(t, &engine.Hold{NoRenew: true})
+	end := engine.Deadline(d.now, lease)
+	read := &engine.Hold{}
+	known, err := d.Downgrade(d.now, h, read)
+	require.True(t, known)
+	require.NoError(t, err)
+	for d.now.Before(end.Add(-time.Millisecond)) {
+		require.Equal(t, engine.Live, read.State())
+		d.now = d.now.Add(lease / 100)
+		d.Tick(d.now)
+		for _, r := range d.flush().Send {
+			d.Replied(d.now, r, protocol.Reply{Code: 1}, nil)
+		}
+	}
+	require.Equal(t, engine.Live, outer.State())
+	require.Equal(t, end, read.Deadline())
+}
+
+// A call that extends a hold goes on when the hold is downgraded.
+func TestExtensionOfADowngradedHold(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	x := &engine.Extension{}
+	d.Extend(d.now, h, 10*lease, x)
+	d.sent(t)
+	read := &engine.Hold{}
+	_, err := d.Downgrade(d.now, h, read)
+	require.NoError(t, err)
+	d.Replied(d.now, d.sent(t), done, nil)
+	over, err := x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	require.False(t, read.Deadline().Before(d.now.Add(10*lease)))
+}

@@ -526,10 +526,7 @@ func (e *Engine) Close(now time.Time) {
 		case Asking, Queued:
 			e.withdraw(now, c, ErrClosed)
 		case Held:
-			for len(c.holds) > 0 {
-				e.over(now, c.holds[0], ErrClosed, Closed)
-			}
-			e.end(now, c)
+			e.lose(now, c, ErrClosed, Closed)
 		case Ending:
 			if c.failures > 0 {
 				c.asked, c.retry = time.Time{}, now
@@ -544,7 +541,8 @@ func (e *Engine) Close(now time.Time) {
 func (e *Engine) Abandon(now time.Time, unheard bool) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	e.each(now, e.timeline.All(), func(_ time.Time, c *claim) {
-		if c.state == Ending && c.Placed() && c.deadline.IsZero() == unheard && !now.Before(c.deadline) {
+		lasts := now.Before(c.deadline) || c.next != nil && now.Before(c.next.deadline) // for a ticket
+		if c.state == Ending && c.Placed() && c.deadline.IsZero() == unheard && !lasts {
 			e.abandon(c)
 		}
 	})
@@ -556,7 +554,7 @@ func (e *Engine) Drain(now time.Time) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	e.draining = true
 	e.each(now, e.waiters(), func(now time.Time, c *claim) {
-		if c.state <= Queued {
+		if c.state <= Queued && !c.rises() { // it may have been let in, and be upgraded, since
 			e.withdraw(now, c, ErrClosed)
 		}
 	})

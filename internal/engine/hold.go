@@ -28,6 +28,9 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 		e.live(now, h, Deadline(now, h.Lease), ByReentry)
 	}
 	e.recount(now, c)
+	if h.state != Live || !h.Renewed() {
+		e.schedule(now, c)
+	}
 }
 
 // lacks reports whether a call that re-enters asks for a longer lease than the claim has left, and than its
@@ -48,13 +51,19 @@ func (c *claim) lacks(now time.Time, h *Hold) bool {
 // recount notes that the number of holds has changed. A renewal says so to the server, for those who inspect
 // the lock. If the number still differs after recountAfter, the claim is renewed to report it.
 func (e *Engine) recount(now time.Time, c *claim) {
+	same := len(c.holds) == c.counted || c.delegation > 0
 	switch {
-	case len(c.holds) == c.counted || c.delegation > 0:
+	case same:
 		c.recountAt = time.Time{}
 	case c.recountAt.IsZero():
 		c.recountAt = now.Add(recountAfter)
 	}
-	e.schedule(now, c)
+	if same || !c.Placed() {
+		e.schedule(now, c)
+		return
+	}
+	// Nothing else is due earlier than before, and to find out when takes longer the more holds there are.
+	e.timeline.Set(c, order.Earlier(e.timeline.Due(c), c.recountAt))
 }
 
 // enterUntil returns until when a call may wait for a longer lease, or for replicas; zero if something else
@@ -166,7 +175,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		// Perhaps the server had upgraded it before. The answer to the upgrade says whether it has.
 		c.attempt, c.unverified = attempt{}, true
 	case reply.Code == protocol.NotThere:
-		e.lose(now, c, Gone)
+		e.lose(now, c, ErrLost, Gone)
 	default:
 		e.downgraded(now, c, reply.Code)
 		due := c.sent.Add(c.period(r.Lease.Duration))

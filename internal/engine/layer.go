@@ -82,7 +82,7 @@ func (e *Engine) Again(now time.Time, r *Request) {
 // Lose says that the claim of a request is gone.
 func (e *Engine) Lose(now time.Time, r *Request) {
 	if c := r.claim; c.state == Held {
-		e.lose(now, c, Gone)
+		e.lose(now, c, ErrLost, Gone)
 	}
 }
 

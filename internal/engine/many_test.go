@@ -241,3 +241,36 @@ func TestRenewalsAreSpread(t *testing.T) {
 		})
 	}
 }
+
+// The calls of one owner that wait for one in front of them go on a slice at a time.
+func TestCallsOfOneOwnerGoOnInSlices(t *testing.T) {
+	d, _ := crowded(t, false)
+	mine := engine.Owner{Handle: many + 1}
+	first, r := d.call(t, &engine.Hold{Name: "b", Owner: mine, Mode: protocol.Read})
+	holds := []*engine.Hold{first}
+	for range many {
+		h := &engine.Hold{Name: "b", Owner: mine, Mode: protocol.Read, Lease: lease, Bounded: true}
+		d.Acquire(d.now, h)
+		holds = append(holds, h)
+	}
+	live := func() (n int) {
+		for _, h := range holds {
+			if h.State() == engine.Live {
+				n++
+			}
+		}
+		return n
+	}
+	d.Replied(d.now, r, protocol.Reply{Token: many + 1}, nil)
+	for before := 0; before < len(holds); {
+		n := live()
+		require.LessOrEqual(t, n-before, 2*slice+1)
+		require.Greater(t, n, before)
+		before = n
+		d.Tick(d.now)
+	}
+	for _, h := range holds {
+		_, err := d.Release(d.now, h)
+		require.NoError(t, err)
+	}
+}

@@ -835,7 +835,7 @@ func TestWithReplicas(t *testing.T) {
 	})
 	t.Run("late", func(t *testing.T) { // by more than the lease, which is renewed meanwhile
 		t.Parallel()
-		const lease = time.Second
+		const lease = 2 * time.Second
 		master, replicas := testredis.StartReplicated(t, 1)
 		rw := newLockOn(t, master.Client(), rwlock.WithReplicas(1, hang), rwlock.WithLease(lease))
 		unlock(t, take(t, newOwner(), rw, write, "n"))

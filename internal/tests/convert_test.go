@@ -67,7 +67,7 @@ func TestTicketsEnd(t *testing.T) {
 		a, b := w.newLock(), w.newLock()
 		ticket := detach(w, take(w, newOwner(), a, write, "n"), time.Minute)
 		waits := w.enqueue(newOwner(), a, write, "n")
-		require.NoError(w, b.Discard(context.Background(), ticket))
+		require.NoError(w, w.newLock(rwlock.WithDelegation(time.Minute)).Discard(context.Background(), ticket))
 		unlock(w, waits.granted())
 		require.ErrorIs(w, errOf(b.Attach(context.Background(), ticket)), rwlock.ErrLost)
 
@@ -422,11 +422,14 @@ func TestTryAll(t *testing.T) {
 			}
 			unlock(w, other)
 		}
-		holds, err := a.TryAll(context.Background(), nil)
-		require.NoError(w, err)
-		require.Empty(w, holds)
-		_, err = a.TryAll(context.Background(), append(wants, rwlock.Want{}))
-		require.Error(w, err)
+		ended, end := context.WithCancel(context.Background())
+		end()
+		for _, ctx := range []context.Context{context.Background(), ended} {
+			holds, err := a.TryAll(ctx, nil)
+			require.NoError(w, err)
+			require.Empty(w, holds)
+		}
+		require.Error(w, errOf(a.TryAll(context.Background(), append(wants, rwlock.Want{}))))
 	})
 }
 

@@ -264,3 +264,26 @@ func TestTokensIncreaseOverLossOfAllKeys(t *testing.T) {
 		}
 	})
 }
+
+// A call for an owner of another process fails: it would have what an owner of this one with the same handle
+// has. So does one for the owner of a delegation, which is a process.
+func TestOwnerOfAnotherProcessIsRefused(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock()
+		c := w.holder(write)
+		c.held("a")
+		state, err := rw.Inspect(t.Context(), "a")
+		require.NoError(w, err)
+		delegating := w.newLock(rwlock.WithDelegation(time.Minute))
+		unlock(w, take(w, newOwner(), delegating, write, "b"))
+		unlock(w, take(w, newOwner(), delegating, write, "b"))
+		delegated, err := rw.Inspect(t.Context(), "b")
+		require.NoError(w, err)
+		for _, holder := range append(state.Holders, delegated.Holders...) {
+			ctx := rwlock.WithOwner(t.Context(), holder.Owner)
+			require.ErrorContains(w, errOf(rw.Lock(ctx, "c")), `lock "c": the context's owner`)
+			_, err := rw.TryAll(ctx, []rwlock.Want{{Name: "c", Mode: write}})
+			require.ErrorContains(w, err, "the context's owner")
+		}
+	})
+}
