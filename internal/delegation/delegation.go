@@ -237,7 +237,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 	d.engine.Replied(now, r, reply, err)
 	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
-		e.name.out[e.mode]--
+		e.name.out[e.mode] = max(e.name.out[e.mode]-1, 0) // it may be one that is not counted any more
 		d.open(now, e.name)
 	}
 	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil && n.lasts() {
@@ -253,8 +253,12 @@ func (d *Layer) Heard(now time.Time, payload string) {
 	}
 	d.recalled(now, m)
 	for _, number := range m.Dropped {
-		if n := d.numbers[number]; n != nil && n.lasts() {
+		switch n := d.numbers[number]; {
+		case n == nil:
+		case n.lasts():
 			d.doubt(now, n)
+		case n.state == Asked: // the message has overtaken the reply
+			n.doubted = now
 		}
 	}
 	d.engine.Heard(now, payload)

@@ -938,6 +938,32 @@ func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	require.Equal(t, second, r.next(lua.Lock).Hold(), "it has waited for long enough")
 }
 
+// Claims that the engine has left to their leases, since the server did not answer, keep no delegation from
+// the name for ever.
+func TestCallsDoNotWaitForWhatIsLeftToItsLease(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	given := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
+	late := r.next(lua.Lock)
+	r.do(func() { r.engine.GiveUp(r.now, given, engine.ErrClosed) })
+	for end := r.now.Add(2 * hold); r.now.Before(end); r.pass(time.Second) {
+		for len(r.sent) > 0 {
+			r.fail(r.sent[0])
+			r.sent = slices.Delete(r.sent, 0, 1)
+		}
+	}
+	require.True(t, r.engine.Idle())
+	waits := r.write()
+	r.pass(gateMost)
+	r.answer(lua.Lock) // it has waited for what the engine has given up
+	r.do(func() { _, _ = r.engine.Release(r.now, waits) })
+	r.answer(lua.Unlock)
+	r.write()
+	r.next(lua.Delegate)
+	r.reply(late, protocol.Reply{Token: 1})
+	require.Zero(t, r.layer.names[protocol.KeysOf("p", "n").Lock].out[protocol.Write])
+}
+
 // While one hold of a crowd after the other ends, new calls wait for the next, but not for long.
 func TestCallsWaitForACrowdAtTheServer(t *testing.T) {
 	t.Parallel()

@@ -94,8 +94,15 @@ func (d *Layer) open(now time.Time, n *name) {
 	}
 }
 
-// ungate has the server answer the calls that wait for a delegation.
+// ungate has the server answer the calls that wait for a delegation. It counts the claims on the server: the
+// engine may have left some to their leases, of which no reply tells.
 func (d *Layer) ungate(now time.Time, n *name) {
+	clear(n.out[:])
+	for _, data := range d.engine.LayerDataOf(n.name) {
+		if e, ok := data.(*entry); ok && e.place == remote {
+			n.out[e.mode]++
+		}
+	}
 	n.notGated = now.Add(gatePause)
 	d.forget(n)
 	d.unpark(n, d.send)

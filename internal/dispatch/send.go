@@ -6,6 +6,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ const (
 	blockedAfter = 2 * time.Second
 	// mostQueued is how many requests of a lane may wait to be sent.
 	mostQueued = 1 << 16
+	// mostCopies is how many copies of one request may wait beside it: one that has no answer is sent again.
+	mostCopies = 16
 	// WAIT occupies a connection until the replicas have answered. So at most a quarter of the connections
 	// wait. If the client has fewer than four, each WAIT is short. One WAIT confirms many requests.
 	mostWaiting = 4
@@ -65,8 +68,9 @@ const (
 )
 
 var (
-	errFull = fmt.Errorf("%d requests wait to be sent", mostQueued)
-	errHook = errors.New("a hook of the client has ended the goroutine that sent it")
+	errFull   = fmt.Errorf("%d requests wait to be sent", mostQueued)
+	errCopies = fmt.Errorf("%d copies of the request wait to be sent", mostCopies)
+	errHook   = errors.New("a hook of the client has ended the goroutine that sent it")
 )
 
 // A Result is the reply to a request, or the error with which it failed.
@@ -193,7 +197,9 @@ func (d *Dispatcher) queue(r *protocol.Request) error {
 	case l.queued() >= mostQueued:
 		return errFull
 	}
-	l.push(r)
+	if err := l.push(r); err != nil {
+		return err
+	}
 	l.start()
 	return nil
 }
@@ -266,10 +272,17 @@ func (l *lane) queued() int { return l.repeats.len() + l.first.len() }
 // push queues a request. A copy of it that is not sent yet takes its place, so a request is queued once. A
 // renewal that has had no answer, although the server has answered what was sent later, travels with few
 // others: a hook may block it, or one that it has travelled with.
-func (l *lane) push(r *protocol.Request) {
-	x := waiting{request: r}
-	switch id := identityOf(r); {
-	case r.Again && (l.first.replace(id, x) || l.repeats.replace(id, x)):
+func (l *lane) push(r *protocol.Request) error {
+	x, id := waiting{request: r}, identityOf(r)
+	var old *waiting
+	if r.Again {
+		old = cmp.Or(l.first.copied(id), l.repeats.copied(id))
+	}
+	switch {
+	case old != nil && len(old.earlier) == mostCopies:
+		return errCopies
+	case old != nil:
+		old.earlier, old.request = append(old.earlier, old.request), r
 	case r.Again && l.to.kind == renewals:
 		if b := l.unanswered[id]; b != nil && l.answeredSince(b.begun) {
 			x.together = max(1, len(b.all)/suspectShare)
@@ -278,6 +291,7 @@ func (l *lane) push(r *protocol.Request) {
 	default:
 		l.first.push(id, x)
 	}
+	return nil
 }
 
 // answeredSince reports whether the master has answered what was sent to it after a time, in any lane.
@@ -470,15 +484,12 @@ func (q *queue) push(id identity, x waiting) {
 	q.list = append(q.list, x)
 }
 
-// replace puts a request in the place of its copy, if there is one.
-func (q *queue) replace(id identity, x waiting) bool {
-	place, ok := q.places[id]
-	if ok {
-		old := &q.list[place-q.popped]
-		old.earlier = append(old.earlier, old.request)
-		old.request = x.request
+// copied returns the request of which another is a copy, or nil.
+func (q *queue) copied(id identity) *waiting {
+	if place, ok := q.places[id]; ok {
+		return &q.list[place-q.popped]
 	}
-	return ok
+	return nil
 }
 
 func (q *queue) pop() waiting {

@@ -333,6 +333,26 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
+// So is how many copies of a request wait, each of which gets a result.
+func TestCopiesAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, r := blocked(t)
+		q := *claimed(lua.Lock, 1)
+		d.Send(&q)
+		for range 1000 {
+			again := q
+			again.Again = true
+			d.Send(&again)
+		}
+		require.Len(t, r.all(), 1000-mostCopies)
+		for _, result := range r.all() {
+			require.ErrorIs(t, result.Err, errCopies)
+			require.True(t, protocol.Passing(result.Err))
+		}
+	})
+}
+
 // Requests for several servers do not wait for each other, though the client does not show the servers.
 func TestRequestsForSeveralServersTravelAlone(t *testing.T) {
 	t.Parallel()

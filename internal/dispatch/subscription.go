@@ -333,8 +333,8 @@ func (l *subscriptions) listen(s *subscription) error {
 		case s.channel == "" && l.refused(s, err):
 		case context.Cause(ctx) == errElsewhere:
 			return errElsewhere
-		case checked || !errors.As(err, &timeout) || !timeout.Timeout():
-			return err
+		case checked || ctx.Err() != nil || !errors.As(err, &timeout) || !timeout.Timeout():
+			return err // in the second case, the process has stood still, and late has ended the context
 		case l.to.Awaited():
 			checked = true
 			if l.follow {

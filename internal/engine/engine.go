@@ -410,6 +410,13 @@ func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 	e.deliver(now, protocol.Message{Token: token, Granted: []uint64{number}}, by)
 }
 
+// Dropped says that a hold may have been dropped by force, which its renewal shows. A quorum calls it: each
+// of its servers has another number for the claim.
+func (e *Engine) Dropped(now time.Time, number uint64) {
+	defer e.goOn(now, len(e.sweeps) == 0)
+	e.deliver(now, protocol.Message{Dropped: []uint64{number}}, ByMessage)
+}
+
 // deliver grants the lock to the claims that a message names, and makes others ask again. Unknown claims were
 // given up: their withdrawal passes the lock on. deliver returns the lock, if a waiting claim identifies it.
 func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) {

@@ -69,6 +69,16 @@ func (r *Request) LayerData() *any {
 	return &r.claim.layerData
 }
 
+// LayerDataOf returns what the layer below keeps of the claims on a lock.
+func (e *Engine) LayerDataOf(name string) (list []any) {
+	if lk := e.locks[name]; lk != nil {
+		for _, c := range lk.all() {
+			list = append(list, c.layerData)
+		}
+	}
+	return list
+}
+
 // Again makes a waiting claim ask the server immediately. The server does not know the claim yet, since its
 // request was answered from memory.
 func (e *Engine) Again(now time.Time, r *Request) {

@@ -227,6 +227,10 @@ func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 	q.readMarks(now)
 	lk := q.use(r.Keys)
 	for i, s := range q.servers {
+		if s.suspected && x.states != nil { // it would be asked again and again
+			x.answers[i] = failed
+			continue
+		}
 		each := &Request{Request: protocol.Request{Script: r.Script, Keys: lk.keys, Channels: q.channels},
 			fanout: x, lock: lk}
 		if r.Script == lua.Force {
@@ -235,5 +239,6 @@ func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 		}
 		q.send(now, s, each)
 	}
+	q.decide(now, x)
 	q.release(lk)
 }

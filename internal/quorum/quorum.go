@@ -336,8 +336,8 @@ func (q *Quorum) Heard(now time.Time, i int, payload string) {
 	}
 }
 
-// deliver records the votes that a message or reply reports, and asks again for those claims that it says
-// should ask.
+// deliver records the votes that a message or reply reports, asks again for those claims that it says should
+// ask, and has the holds renewed whose votes were dropped by force.
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine.Path) {
 	for _, n := range m.Granted {
 		b := q.voters[n]
@@ -363,6 +363,11 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 			b.askWhereDue(now)
 		}
 	}
+	for _, n := range m.Dropped {
+		if b := q.voters[n]; b != nil && b.votes[s.index].number == n {
+			q.engine.Dropped(now, b.number)
+		}
+	}
 }
 
 // Subscribed says that the subscription to a server's channel is established, for the first time or again.
@@ -385,9 +390,14 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	}
 }
 
-// Slept says that the machine may have been asleep for d until now. Servers rest by the clock that stood
-// still meanwhile, which only makes the rest longer.
-func (q *Quorum) Slept(now time.Time, d time.Duration) { q.engine.Slept(now, d) }
+// Slept says that the machine may have been asleep for d until now. What the servers remember has become
+// older. They rest by the clock that stood still meanwhile, which only makes the rest longer.
+func (q *Quorum) Slept(now time.Time, d time.Duration) {
+	for _, s := range q.servers {
+		s.notedAt, s.news.since, s.question.sent = s.notedAt.Add(-d), s.news.since.Add(-d), s.question.sent.Add(-d)
+	}
+	q.engine.Slept(now, d)
+}
 
 // Next returns when Tick is due, and whether it is at all.
 func (q *Quorum) Next() (at time.Time, ok bool) {

@@ -1025,3 +1025,71 @@ func TestReleaseOverAPauseIsNoLoss(t *testing.T) {
 		})
 	}
 }
+
+// A hold is renewed as soon as one server says that its vote was dropped by force.
+func TestHoldIsRenewedWhenAVoteWasDropped(t *testing.T) {
+	r, h := holding(t)
+	number := r.voteOf(1)
+	r.do(func() { r.quorum.Heard(r.now, 0, fmt.Sprintf("!%015d", number)) })
+	require.Empty(t, r.sent, "another server's number")
+	r.do(func() { r.quorum.Heard(r.now, 1, fmt.Sprintf("!%015d", number)) })
+	for i := range 3 {
+		r.reply(r.next(i, lua.Renew), gone)
+	}
+	require.Equal(t, engine.Lapsed, h.State())
+}
+
+// voteOf returns the number of the only vote of a server.
+func (r *rig) voteOf(i int) (number uint64) {
+	for _, b := range r.quorum.voters {
+		number = b.votes[i].number
+	}
+	return number
+}
+
+// Servers have forgotten more of the leases in use when the machine has been asleep: they are told again
+// before they vote.
+func TestLeaseIsToldAgainAfterASleep(t *testing.T) {
+	for _, slept := range []time.Duration{0, 2 * time.Hour} {
+		r := makeRig(t)
+		r.answers = r.serve
+		r.use(r.acquireFor(10 * time.Minute))
+		r.answers = nil
+		r.do(func() { r.quorum.Slept(r.now, slept) })
+		r.acquireFor(10 * time.Minute)
+		require.Equal(t, slept == 0, r.sends(0, lua.Vote) > 0)
+		require.Equal(t, slept > 0, r.sends(0, lua.Mark) > 0)
+	}
+}
+
+// Votes are given back in slices.
+func TestManyVotesAreGivenBackInSlices(t *testing.T) {
+	r := newVotingRig(t)
+	s := r.quorum.servers[0]
+	for range 3 * atOnce {
+		lk := r.quorum.use(protocol.KeysOf("p", name))
+		s.owed.PushBack(&Request{Server: 0, lock: lk, after: r.now, giveUp: r.now.Add(time.Hour),
+			Request: protocol.Request{Script: lua.Unlock, Keys: lk.keys}})
+	}
+	for left := 2 * atOnce; left >= 0; left -= atOnce {
+		r.do(func() { r.quorum.Tick(r.now) })
+		require.Equal(t, left, s.owed.Len())
+		if left > 0 {
+			at, _ := r.quorum.Next()
+			require.False(t, at.After(r.now), "the others are due")
+		}
+	}
+}
+
+// Inspect asks no server that does not answer: what it asks would wait there.
+func TestInspectAsksNoServerThatIsSilent(t *testing.T) {
+	r, h := asking(t)
+	r.answers = r.healthy(0)
+	r.answer()
+	r.pass(time.Second)
+	require.Equal(t, engine.Live, h.State())
+	r.do(func() { _ = r.engine.Inspect(r.now, name, "tag") })
+	require.Zero(t, r.sends(0, lua.Inspect))
+	r.answer()
+	require.Len(t, r.outcomes, 1, "it does not wait for that server")
+}

@@ -260,8 +260,8 @@ func (r *rig) use(h *engine.Hold) {
 
 // probe has a server asked for something.
 func (r *rig) probe(i int) *Request {
-	r.do(func() { _ = r.engine.Inspect(r.now, "other", nil) })
-	return r.next(i, lua.Inspect)
+	r.do(func() { _ = r.engine.Force(r.now, "other", 0, nil) })
+	return r.next(i, lua.Force)
 }
 
 // hear tells that a server has voted for all claims that have asked it.

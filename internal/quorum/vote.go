@@ -285,9 +285,13 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 }
 
 // retryOwed retries to give back votes after a failure and a pause, if the server answers. After enough
-// attempts it leaves a vote to its lease.
+// attempts it leaves a vote to its lease. It retries some; the others are due still.
 func (q *Quorum) retryOwed(now time.Time, s *server) {
-	for r := s.owed.First(); r != nil && !now.Before(r.after); r = s.owed.First() {
+	for range atOnce {
+		r := s.owed.First()
+		if r == nil || now.Before(r.after) {
+			return
+		}
 		over := !now.Before(r.giveUp)
 		if s.suspected && !over {
 			return
