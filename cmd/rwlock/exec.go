@@ -279,8 +279,10 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		command.PassBack()
 		return &exit{code: command.ExitCode()}
 	}
-	// If that fails, the server does not answer, or has nothing left to be told.
-	if kept && holds.release(&kept) {
+	switch {
+	case !kept && len(left) == 0:
+		s.close() // releases the other locks, under which nothing runs any more
+	case kept && holds.release(&kept): // otherwise the server does not answer, or has nothing left to release
 		s.close()
 	}
 	switch {

@@ -173,7 +173,8 @@ func TestLossWinsOverTheCommandsExitCode(t *testing.T) {
 	require.Equal(t, exitLost, p.exit())
 }
 
-// The next renewal is due after 20 seconds, which is longer than p.exit waits.
+// The next renewal is due after 20 seconds, which is longer than p.exit waits. The other lock is free
+// immediately, and not only when its lease is over.
 func TestForceUnlockEndsTheCommandBeforeTheNextRenewal(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
@@ -181,6 +182,9 @@ func TestForceUnlockEndsTheCommandBeforeTheNextRenewal(t *testing.T) {
 	awaitState(t, rw, t.Name()+":2", 1, 0)
 	require.NoError(t, rw.ForceUnlock(context.Background(), t.Name()+":1"))
 	require.Equal(t, exitLost, p.exit())
+	state, err := rw.Inspect(t.Context(), t.Name()+":2")
+	require.NoError(t, err)
+	require.Empty(t, state.Holders)
 }
 
 // A command that ends by itself keeps its exit code though the lock cannot be released.
