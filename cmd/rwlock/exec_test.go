@@ -6,7 +6,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -28,9 +27,6 @@ func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			if signal.Ignored(s) { // as under nohup, which the tool would inherit; what is caught here, it does not
-				signal.Notify(make(chan os.Signal, 1), s)
-			}
 			// The outer shell runs its trap once the inner one has ended.
 			p := start(t, url, "exec", t.Name(), "--", "sh", "-c",
 				`trap "echo outer trapped; exit 3" INT TERM HUP QUIT USR1 USR2 ALRM
@@ -88,6 +84,22 @@ func TestIgnoredSignalStaysIgnored(t *testing.T) {
 	require.Zero(t, p.exit())
 	require.Contains(t, p.out.String(), "still here")
 	awaitState(t, rw, t.Name(), 0, 0)
+}
+
+// The other commands leave ignored signals ignored, too.
+func TestWatchGoesOnAfterTheHangup(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := prepare(t, url)
+	p.cmd.Path = "/usr/bin/nohup"
+	p.cmd.Args = []string{"nohup", "rwlock", "watch", "--json", "--interval", "100ms", t.Name()}
+	p.launch()
+	p.says("[]")
+	p.signal(syscall.SIGHUP)
+	take(t, rw, t.Name())
+	p.says(`"name":"` + t.Name() + `"`)
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, p.exit())
 }
 
 func TestCommandDiesWithTheTool(t *testing.T) {
