@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -237,18 +238,34 @@ func TestServerGoneBeforeTheTicket(t *testing.T) {
 // process takes that asks no server.
 func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 	frozen := testredis.Start(t)
+	h, err := newLock(t, frozen.Client()).Lock(t.Context(), "a")
+	require.NoError(t, err)
+	ticket, err := h.Detach(t.Context(), time.Hour)
+	require.NoError(t, err)
+	attach, err := ticket.MarshalText()
+	require.NoError(t, err)
 	frozen.Pause()
+	lock, attached := []string{"a", "true"}, []string{"--attach", string(attach), "true"}
+	waits, tries := []string{"--wait", "1s"}, []string{"--try"}
+	const wait, try = 1500 * time.Millisecond, 2 * time.Second
 	for _, c := range []struct {
 		name, addr string
-		args       []string
+		flags      []string
+		rest       []string
+		nested     bool
 		within     time.Duration
 		says       string
 	}{
-		{"refuses, wait", "127.0.0.1:1", []string{"--wait", "1s"}, 1500 * time.Millisecond, "connection refused"},
-		{"refuses, try", "127.0.0.1:1", []string{"--try"}, 2 * time.Second, "connection refused"},
-		{"refuses", "127.0.0.1:1", nil, 2 * time.Second, "connection refused"},
-		{"silent, wait", frozen.Addr(), []string{"--wait", "1s"}, 1500 * time.Millisecond, "has not answered in time"},
-		{"silent, try", frozen.Addr(), []string{"--try"}, 2 * time.Second, "timeout"},
+		{"refuses, wait", "127.0.0.1:1", waits, lock, false, wait, "connection refused"},
+		{"refuses, try", "127.0.0.1:1", tries, lock, false, try, "connection refused"},
+		{"refuses", "127.0.0.1:1", nil, lock, false, 2 * time.Second, "connection refused"},
+		{"silent, wait", frozen.Addr(), waits, lock, false, wait, "has not answered in time"},
+		{"silent, try", frozen.Addr(), tries, lock, false, try, "timeout"},
+		{"refuses, nested, wait", "127.0.0.1:1", waits, lock, true, wait, "connection refused"},
+		{"silent, nested, wait", frozen.Addr(), waits, lock, true, wait, "timeout"},
+		{"silent, nested, try", frozen.Addr(), tries, lock, true, try, "timeout"},
+		{"silent, attach, wait", frozen.Addr(), waits, attached, false, wait, "has not answered in time"},
+		{"silent, attach, try", frozen.Addr(), tries, attached, false, try, "timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			best := time.Hour
@@ -257,7 +274,11 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 				require.Zero(t, start(t, "", "version").exit())
 				process := time.Since(began)
 				began = time.Now()
-				p := start(t, "redis://"+c.addr, append(append([]string{"exec"}, c.args...), "a", "true")...)
+				p := prepare(t, "redis://"+c.addr, slices.Concat([]string{"exec"}, c.flags, c.rest)...)
+				if c.nested {
+					p.cmd.Env = append(p.cmd.Env, underALock)
+				}
+				p.launch()
 				require.Equal(t, exitUnavailable, p.exit())
 				require.Contains(t, p.err.String(), c.says)
 				if best = min(best, time.Since(began)-process); best < c.within {
@@ -267,6 +288,28 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 			t.Errorf("it took %v, not %v", best, c.within)
 		})
 	}
+}
+
+// underALock is in the environment of a command that runs under a lock.
+const underALock = holdsVariable +
+	`=[{"name":"a","mode":"write","token":1,"owner":"00000000-0000-0000-0000-000000000000:1"}]`
+
+// With --wait, an exec under another one tries again until the server is back.
+func TestNestedExecWaitsForTheServer(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	server.Kill()
+	p := prepare(t, "redis://"+server.Addr(), "exec", "--wait", "1m", "a", "true")
+	p.cmd.Env = append(p.cmd.Env, underALock)
+	p.launch()
+	select {
+	case <-p.exited:
+		p.exit()
+		t.Fatal("it has not waited for the server")
+	case <-time.After(500 * time.Millisecond):
+	}
+	server.Restart()
+	require.Zero(t, p.exit())
 }
 
 // Without --wait, an error of the server ends exec, and not only one that ends a lock call.
