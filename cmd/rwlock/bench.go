@@ -105,7 +105,7 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 	return t.Print(os.Stdout, output.Color(os.Stdout))
 }
 
-// run locks and unlocks with all clients for d.
+// run locks and unlocks with all clients for d, and at least once with each.
 func (sc scene) run(ctx context.Context, s *session, name string, clients int, d time.Duration) (measured,
 	error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -119,7 +119,7 @@ func (sc scene) run(ctx context.Context, s *session, name string, clients int, d
 			own = fmt.Sprintf("%s:%d", name, i)
 		}
 		g.Go(func() {
-			for time.Since(start) < d && ctx.Err() == nil {
+			for first := true; (first || time.Since(start) < d) && ctx.Err() == nil; first = false {
 				began := time.Now()
 				h, err := sc.lock(s.rw, ctx, own)
 				if err == nil {

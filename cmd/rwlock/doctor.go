@@ -37,23 +37,34 @@ It exits with 1 if a check has failed; warnings do not count.`,
 	return cmd
 }
 
+// checkTime is how long the checks of one server may take, and each check of several servers together.
+const checkTime = 30 * time.Second
+
 func (a *app) doctor(ctx context.Context, s *session) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 6*patience)
-	defer cancel()
-	var findings []doctor.Finding
-	var peers []doctor.Peer
+	lists, nodes := make([][]doctor.Finding, len(s.clients)), make([][]doctor.Peer, len(s.clients))
+	var g sync.WaitGroup
 	for i, client := range s.clients {
-		list, nodes := a.checkServer(ctx, conn.Display(a.urls[i]), client)
-		findings, peers = append(findings, list...), append(peers, nodes...)
+		g.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, checkTime)
+			defer cancel()
+			lists[i], nodes[i] = a.checkServer(ctx, conn.Display(a.urls[i]), client)
+		})
+	}
+	g.Wait()
+	findings, peers := slices.Concat(lists...), slices.Concat(nodes...)
+	together := func(check func(ctx context.Context) doctor.Finding) {
+		ctx, cancel := context.WithTimeout(ctx, checkTime)
+		defer cancel()
+		findings = append(findings, check(ctx))
 	}
 	if len(peers) > 1 {
-		findings = append(findings, doctor.Clocks(ctx, peers))
+		together(func(ctx context.Context) doctor.Finding { return doctor.Clocks(ctx, peers) })
 	}
 	if len(s.clients) > 1 {
-		findings = append(findings, doctor.Quorum(ctx, peers, a.prefix))
+		together(func(ctx context.Context) doctor.Finding { return doctor.Quorum(ctx, peers, a.prefix) })
 	}
 	if err := a.printFindings(findings); err != nil {
 		return err
@@ -64,10 +75,13 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	return nil
 }
 
-// checkServer checks a server, or each master of a cluster, and the locks there.
+// checkServer checks a server, or each master of a cluster, and the locks there unless no node has answered.
 func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding,
 	[]doctor.Peer) {
 	findings, peers := a.checkNodes(ctx, url, client)
+	if !slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Status != doctor.Failed }) {
+		return findings, peers // the round trip to a node that has answered has not failed
+	}
 	return append(findings, doctor.Lock(ctx, client, func() (*rwlock.RWLock, error) {
 		return rwlock.New(client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))
 	}, a.prefix)...), peers

@@ -228,13 +228,15 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // a warning that nobody reads does not end the tool
 	var holds held
 	err = untilSignal(ctx, signals, func(ctx context.Context) error {
+		soon, cancel := context.WithTimeout(ctx, f.answerTime())
+		defer cancel()
 		if f.attach != "" {
-			holds, err = f.takeOver(ctx, s)
+			holds, err = f.takeOver(ctx, soon, s)
 			return err
 		}
-		missing, err := env.missing(ctx, s, f.mode(), append(f.also, name))
+		missing, err := env.missing(soon, s, f, append(f.also, name))
 		if err == nil {
-			holds, err = f.acquire(ctx, s, missing)
+			holds, err = f.acquire(ctx, soon, s, missing)
 		}
 		return err
 	})
@@ -279,8 +281,10 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		command.PassBack()
 		return &exit{code: command.ExitCode()}
 	}
-	// If that fails, the server does not answer, or has nothing left to be told.
-	if kept && holds.release(&kept) {
+	switch {
+	case !kept && len(left) == 0:
+		s.close() // releases the other locks, under which nothing runs any more
+	case kept && holds.release(&kept): // otherwise the server does not answer, or has nothing left to release
 		s.close()
 	}
 	switch {
@@ -376,26 +380,57 @@ func notify(signals chan os.Signal, list ...os.Signal) {
 	}
 }
 
-// acquire takes the locks in the order of their names, which all callers that take several use.
-func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (held, error) {
-	if f.wait == 0 {
-		within := patience
-		if f.try {
-			within = tryPatience
+// answerTime is how long the server may take to answer at the start.
+func (f *execFlags) answerTime() time.Duration {
+	switch {
+	case f.wait > 0:
+		return time.Duration(f.wait)
+	case f.try:
+		return tryPatience
+	}
+	return patience
+}
+
+// reach fails if the server does not answer until soon ends. With --wait it leaves that to the lock calls,
+// which try again.
+func (f *execFlags) reach(soon context.Context, s *session) error {
+	if f.wait > 0 {
+		return nil
+	}
+	return s.reach(soon)
+}
+
+// inspect returns the state of a lock. With --wait it tries again until soon ends, as lock calls do.
+func (f *execFlags) inspect(soon context.Context, s *session, name string) (rwlock.State, error) {
+	var last error // of the attempts that soon has not ended
+	for {
+		state, err := s.inspect(soon, name)
+		if err == nil || f.wait == 0 {
+			return state, err
 		}
-		soon, cancel := context.WithTimeout(ctx, within)
-		err := s.reach(soon)
-		cancel()
-		if err != nil {
-			return nil, err
+		if last == nil || soon.Err() == nil {
+			last = err
 		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-soon.Done():
+			return state, last
+		}
+	}
+}
+
+// acquire takes the locks in the order of their names, which all callers that take several use. soon is when
+// the server has to have answered, and with --wait when the wait ends.
+func (f *execFlags) acquire(ctx, soon context.Context, s *session, names []string) (held, error) {
+	if err := f.reach(soon, s); err != nil {
+		return nil, err
 	}
 	lock, try := s.rw.Lock, s.rw.TryLock
 	if f.read {
 		lock, try = s.rw.RLock, s.rw.TryRLock
 	}
 	ctx = rwlock.WithOwner(ctx, rwlock.NewOwner())
-	end := time.Now().Add(time.Duration(f.wait))
+	end, _ := soon.Deadline()
 	var holds held
 	for _, name := range names {
 		var opts []rwlock.LockOption

@@ -6,9 +6,9 @@ import (
 	"context"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,9 +28,6 @@ func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			if signal.Ignored(s) { // as under nohup, which the tool would inherit; what is caught here, it does not
-				signal.Notify(make(chan os.Signal, 1), s)
-			}
 			// The outer shell runs its trap once the inner one has ended.
 			p := start(t, url, "exec", t.Name(), "--", "sh", "-c",
 				`trap "echo outer trapped; exit 3" INT TERM HUP QUIT USR1 USR2 ALRM
@@ -88,6 +85,22 @@ func TestIgnoredSignalStaysIgnored(t *testing.T) {
 	require.Zero(t, p.exit())
 	require.Contains(t, p.out.String(), "still here")
 	awaitState(t, rw, t.Name(), 0, 0)
+}
+
+// The other commands leave ignored signals ignored, too.
+func TestWatchGoesOnAfterTheHangup(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := prepare(t, url)
+	p.cmd.Path = "/usr/bin/nohup"
+	p.cmd.Args = []string{"nohup", "rwlock", "watch", "--json", "--interval", "100ms", t.Name()}
+	p.launch()
+	p.says("[]")
+	p.signal(syscall.SIGHUP)
+	take(t, rw, t.Name())
+	p.says(`"name":"` + t.Name() + `"`)
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, p.exit())
 }
 
 func TestCommandDiesWithTheTool(t *testing.T) {
@@ -173,7 +186,8 @@ func TestLossWinsOverTheCommandsExitCode(t *testing.T) {
 	require.Equal(t, exitLost, p.exit())
 }
 
-// The next renewal is due after 20 seconds, which is longer than p.exit waits.
+// The next renewal is due after 20 seconds, which is longer than p.exit waits. The other lock is free
+// immediately, and not only when its lease is over.
 func TestForceUnlockEndsTheCommandBeforeTheNextRenewal(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
@@ -181,6 +195,9 @@ func TestForceUnlockEndsTheCommandBeforeTheNextRenewal(t *testing.T) {
 	awaitState(t, rw, t.Name()+":2", 1, 0)
 	require.NoError(t, rw.ForceUnlock(context.Background(), t.Name()+":1"))
 	require.Equal(t, exitLost, p.exit())
+	state, err := rw.Inspect(t.Context(), t.Name()+":2")
+	require.NoError(t, err)
+	require.Empty(t, state.Holders)
 }
 
 // A command that ends by itself keeps its exit code though the lock cannot be released.
@@ -221,18 +238,34 @@ func TestServerGoneBeforeTheTicket(t *testing.T) {
 // process takes that asks no server.
 func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 	frozen := testredis.Start(t)
+	h, err := newLock(t, frozen.Client()).Lock(t.Context(), "a")
+	require.NoError(t, err)
+	ticket, err := h.Detach(t.Context(), time.Hour)
+	require.NoError(t, err)
+	attach, err := ticket.MarshalText()
+	require.NoError(t, err)
 	frozen.Pause()
+	lock, attached := []string{"a", "true"}, []string{"--attach", string(attach), "true"}
+	waits, tries := []string{"--wait", "1s"}, []string{"--try"}
+	const wait, try = 1500 * time.Millisecond, 2 * time.Second
 	for _, c := range []struct {
 		name, addr string
-		args       []string
+		flags      []string
+		rest       []string
+		nested     bool
 		within     time.Duration
 		says       string
 	}{
-		{"refuses, wait", "127.0.0.1:1", []string{"--wait", "1s"}, 1500 * time.Millisecond, "connection refused"},
-		{"refuses, try", "127.0.0.1:1", []string{"--try"}, 2 * time.Second, "connection refused"},
-		{"refuses", "127.0.0.1:1", nil, 2 * time.Second, "connection refused"},
-		{"silent, wait", frozen.Addr(), []string{"--wait", "1s"}, 1500 * time.Millisecond, "has not answered in time"},
-		{"silent, try", frozen.Addr(), []string{"--try"}, 2 * time.Second, "timeout"},
+		{"refuses, wait", "127.0.0.1:1", waits, lock, false, wait, "connection refused"},
+		{"refuses, try", "127.0.0.1:1", tries, lock, false, try, "connection refused"},
+		{"refuses", "127.0.0.1:1", nil, lock, false, 2 * time.Second, "connection refused"},
+		{"silent, wait", frozen.Addr(), waits, lock, false, wait, "has not answered in time"},
+		{"silent, try", frozen.Addr(), tries, lock, false, try, "timeout"},
+		{"refuses, nested, wait", "127.0.0.1:1", waits, lock, true, wait, "connection refused"},
+		{"silent, nested, wait", frozen.Addr(), waits, lock, true, wait, "timeout"},
+		{"silent, nested, try", frozen.Addr(), tries, lock, true, try, "timeout"},
+		{"silent, attach, wait", frozen.Addr(), waits, attached, false, wait, "has not answered in time"},
+		{"silent, attach, try", frozen.Addr(), tries, attached, false, try, "timeout"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			best := time.Hour
@@ -241,7 +274,11 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 				require.Zero(t, start(t, "", "version").exit())
 				process := time.Since(began)
 				began = time.Now()
-				p := start(t, "redis://"+c.addr, append(append([]string{"exec"}, c.args...), "a", "true")...)
+				p := prepare(t, "redis://"+c.addr, slices.Concat([]string{"exec"}, c.flags, c.rest)...)
+				if c.nested {
+					p.cmd.Env = append(p.cmd.Env, underALock)
+				}
+				p.launch()
 				require.Equal(t, exitUnavailable, p.exit())
 				require.Contains(t, p.err.String(), c.says)
 				if best = min(best, time.Since(began)-process); best < c.within {
@@ -251,6 +288,28 @@ func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 			t.Errorf("it took %v, not %v", best, c.within)
 		})
 	}
+}
+
+// underALock is in the environment of a command that runs under a lock.
+const underALock = holdsVariable +
+	`=[{"name":"a","mode":"write","token":1,"owner":"00000000-0000-0000-0000-000000000000:1"}]`
+
+// With --wait, an exec under another one tries again until the server is back.
+func TestNestedExecWaitsForTheServer(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	server.Kill()
+	p := prepare(t, "redis://"+server.Addr(), "exec", "--wait", "1m", "a", "true")
+	p.cmd.Env = append(p.cmd.Env, underALock)
+	p.launch()
+	select {
+	case <-p.exited:
+		p.exit()
+		t.Fatal("it has not waited for the server")
+	case <-time.After(500 * time.Millisecond):
+	}
+	server.Restart()
+	require.Zero(t, p.exit())
 }
 
 // Without --wait, an error of the server ends exec, and not only one that ends a lock call.

@@ -95,8 +95,9 @@ type environment struct {
 	source string // the variable that has the URLs, if one has
 }
 
-// missing returns the names that are not held by an outer exec, in the order in which to take them.
-func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode, names []string) ([]string,
+// missing returns the names that are not held by an outer exec, in the order in which to take them. The
+// server has to answer until soon ends.
+func (e *environment) missing(soon context.Context, s *session, f *execFlags, names []string) ([]string,
 	error) {
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -105,7 +106,7 @@ func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode,
 	}
 	var list []string
 	for _, name := range names {
-		state, err := s.inspect(ctx, name)
+		state, err := f.inspect(soon, s, name)
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +114,7 @@ func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode,
 		case rwlock.None:
 			list = append(list, name)
 		case rwlock.Read:
-			if mode == rwlock.Write {
+			if f.mode() == rwlock.Write {
 				return nil, exitf(exitUsage,
 					"exec already runs under the read lock on %q, which the write lock would wait for", name)
 			}

@@ -38,7 +38,7 @@ different owners.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
 				keep := filter.keep
-				if all {
+				if all && filter == noFilter {
 					keep = func(rwlock.State) bool { return true }
 				}
 				states, err := a.states(ctx, s, patternOf(args), keep)

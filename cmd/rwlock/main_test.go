@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +34,11 @@ type tests struct{ *testing.M }
 
 func (t tests) Run() int {
 	defer testredis.StopShared()
+	for _, s := range passedOn {
+		if signal.Ignored(s) { // as under nohup, which the tools would inherit; what is caught here, they do not
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	return t.M.Run()
 }
 

@@ -364,7 +364,7 @@ func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) 
 	}
 	defer s.close()
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	return unavailable(untilSignal(cmd.Context(), signals, func(ctx context.Context) error {
 		return fn(ctx, s)
 	}))

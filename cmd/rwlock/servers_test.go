@@ -7,12 +7,14 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/doctor"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
@@ -256,6 +259,37 @@ func TestQuorum(t *testing.T) {
 	p = start(t, urls[0]+" "+urls[1], "ls")
 	require.Equal(t, exitUsage, p.exit())
 	require.Contains(t, p.err.String(), "odd number")
+}
+
+// A server of a quorum that does not answer has one finding, and the others are checked in full. The findings
+// are in the order of the URLs.
+func TestDoctorWithASilentServer(t *testing.T) {
+	t.Parallel()
+	var urls []string
+	for n := range 3 {
+		s := testredis.Start(t)
+		if n == 0 {
+			s.Pause()
+		}
+		urls = append(urls, "redis://"+s.Addr())
+	}
+	p := start(t, strings.Join(urls, "?read_timeout=1s ")+"?read_timeout=1s", "doctor", "--json")
+	require.Equal(t, exitFailed, p.exit())
+	var findings []doctor.Finding
+	require.NoError(t, json.Unmarshal([]byte(p.out.String()), &findings))
+	var order []string
+	checks := map[string][]string{}
+	for _, f := range findings {
+		if f.Server != "" && !slices.Contains(order, f.Server) {
+			order = append(order, f.Server)
+		}
+		checks[f.Server] = append(checks[f.Server], f.Check)
+		require.Equal(t, f.Server == urls[0], f.Status == doctor.Failed, "%+v", f)
+	}
+	require.Equal(t, urls, order)
+	require.Equal(t, []string{"round trip"}, checks[urls[0]])
+	require.Contains(t, checks[urls[1]], "clock")
+	require.Equal(t, checks[urls[1]], checks[urls[2]])
 }
 
 // Each request of a scan has its time, and not all of them together.

@@ -93,6 +93,28 @@ func TestWatchFitsTheScreen(t *testing.T) {
 	require.Equal(t, 19, strings.Count(frame, "\n"))
 }
 
+// A terminal with one line shows the line that counts the locks, and does not scroll. Two lines have room for
+// one that ends with a line feed.
+func TestWatchOnATerminalOfFewLines(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	take(t, rw, t.Name())
+	p := prepare(t, url, "watch", "--interval", "100ms", t.Name())
+	keyboard := onTerminal(t, p)
+	p.says("1 lock, 1 holder")
+	for _, c := range []struct {
+		rows, feeds uint16
+		says        string
+	}{{1, 0, "1 lock, 1 holder, 0 waiters"}, {2, 1, "… and 4 more"}} {
+		require.NoError(t, pty.Setsize(keyboard, &pty.Winsize{Rows: c.rows, Cols: 100}))
+		eventually(t, func() bool {
+			frames := strings.Split(p.out.String(), "\x1b[H")
+			last := frames[len(frames)-2] // the last that is complete
+			return strings.Contains(last, c.says) && strings.Count(last, "\n") == int(c.feeds)
+		}, "%q on %d lines", c.says, c.rows)
+	}
+}
+
 // A line that is too long for the terminal ends with "…", after owners were abbreviated.
 func TestWatchShowsThatALineIsCut(t *testing.T) {
 	t.Parallel()

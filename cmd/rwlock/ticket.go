@@ -63,9 +63,9 @@ func over(t rwlock.Ticket, err error) error {
 	return err
 }
 
-// takeOver returns the hold of the ticket.
-func (f *execFlags) takeOver(ctx context.Context, s *session) (held, error) {
-	if err := s.reach(ctx); err != nil {
+// takeOver returns the hold of the ticket. soon is as for acquire.
+func (f *execFlags) takeOver(ctx, soon context.Context, s *session) (held, error) {
+	if err := f.reach(soon, s); err != nil {
 		return nil, err
 	}
 	var opts []rwlock.LockOption

@@ -120,6 +120,10 @@ func (a *app) showLines(l sample) error {
 func (a *app) showScreen(l sample) error {
 	width, height := output.Size(os.Stdout)
 	lines := a.frame(l, output.Color(os.Stdout), width)
+	if height == 1 { // no room for the line below, on which the cursor stands otherwise
+		_, err := fmt.Print("\x1b[H" + lines[0] + "\x1b[K")
+		return err
+	}
 	if len(lines) > height-1 {
 		hidden := len(lines) - (height - 2)
 		lines = append(lines[:height-2], fmt.Sprintf("… and %d more", hidden))

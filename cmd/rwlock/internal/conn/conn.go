@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -155,7 +156,17 @@ func (a *address) single(certs *tls.Config) (redis.UniversalClient, error) {
 }
 
 func (a *address) cluster(certs *tls.Config) (redis.UniversalClient, error) {
-	o, err := redis.ParseClusterURL(a.url.String())
+	u, q := a.url, a.url.Query()
+	skipVerify := false
+	if a.scheme == "rediss" && q.Has("skip_verify") { // which go-redis does not know for clusters
+		var err error
+		if skipVerify, err = strconv.ParseBool(q.Get("skip_verify")); err != nil {
+			return nil, a.invalid(errors.New("skip_verify is neither true nor false"))
+		}
+		q.Del("skip_verify")
+		u.RawQuery = q.Encode()
+	}
+	o, err := redis.ParseClusterURL(u.String())
 	if err != nil {
 		return nil, a.invalid(err)
 	}
@@ -165,6 +176,7 @@ func (a *address) cluster(certs *tls.Config) (redis.UniversalClient, error) {
 	o.DisableRoutingPolicies = true // for which the client would ask any node, also one that does not answer
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = "" // each node has a name of its own
+		o.TLSConfig.InsecureSkipVerify = skipVerify
 	}
 	addTo(o.TLSConfig, certs)
 	return redis.NewClusterClient(o), nil

@@ -32,6 +32,15 @@ func TestOpenReadsHostsCredentialsAndParameters(t *testing.T) {
 			require.Equal(t, []string{"a:7000", "b:6379", "[::1]:7002"}, o.Addrs)
 			require.Equal(t, []any{"user", "secret", 5}, []any{o.Username, o.Password, o.MaxRetries})
 			require.Empty(t, o.TLSConfig.ServerName, "each node has its own")
+			require.False(t, o.TLSConfig.InsecureSkipVerify)
+		},
+		"rediss+cluster://a,b?skip_verify=true&max_retries=5": func(t *testing.T, c redis.UniversalClient) {
+			o := c.(*redis.ClusterClient).Options()
+			require.True(t, o.TLSConfig.InsecureSkipVerify)
+			require.Equal(t, 5, o.MaxRetries)
+		},
+		"rediss+cluster://a?skip_verify=0": func(t *testing.T, c redis.UniversalClient) {
+			require.False(t, c.(*redis.ClusterClient).Options().TLSConfig.InsecureSkipVerify)
 		},
 		"redis+sentinel://user:secret@a,b:5000/mymaster/4?sentinel_password=other": func(t *testing.T,
 			c redis.UniversalClient) {
@@ -53,7 +62,8 @@ func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "localhost:6379", "http://localhost", "redis+foo://localhost",
 		"redis://a,b", "redis+sentinel://a",
-		"redis://localhost/x", "redis://localhost?no_such_option=1", "redis://user:secret@host:port"} {
+		"redis://localhost/x", "redis://localhost?no_such_option=1", "redis+cluster://a?skip_verify=true",
+		"rediss+cluster://a?skip_verify=yes", "redis://user:secret@host:port"} {
 		_, err := Open(url, Options{})
 		require.Error(t, err, url)
 		require.NotContains(t, err.Error(), "secret")

@@ -44,10 +44,14 @@ func (i info) number(section, field string) int64 {
 	return n
 }
 
-// Node checks one server and its configuration. The findings call it server. votes is whether it is one of
-// several servers that vote.
+// Node checks one server and its configuration, or only finds that it does not answer. The findings call it
+// server. votes is whether it is one of several servers that vote.
 func Node(ctx context.Context, server string, c *redis.Client, votes bool) []Finding {
 	latency := roundTrip(ctx, c)
+	if latency.Status == Failed { // each further check would take as long to fail
+		latency.Server = server
+		return []Finding{latency}
+	}
 	all, err := c.InfoMap(ctx).Result()
 	var list []Finding
 	if err != nil {
