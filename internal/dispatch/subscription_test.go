@@ -137,6 +137,7 @@ type audience struct {
 	errs []error
 	at   time.Time // when it was told last
 	gone bool
+	slow time.Duration // it takes that to hear a message: the process stands still
 }
 
 func (a *audience) note(what string, err error) {
@@ -152,7 +153,10 @@ func (a *audience) listener() *Listener {
 	return &Listener{
 		Subscribed:   func() { a.note("subscribed", nil) },
 		Unsubscribed: func(err error) { a.note("unsubscribed", err) },
-		Heard:        func(message string) { a.note(message, nil) },
+		Heard: func(message string) {
+			a.note(message, nil)
+			time.Sleep(a.slow)
+		},
 		Awaited: func() bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -289,6 +293,23 @@ func TestSilentSubscription(t *testing.T) {
 			require.Equal(t, []string{"hello"}, a.next())
 		}
 	})
+}
+
+// A subscription of before the process stood still is given up: nothing would find out any more that it is on
+// the wrong server.
+func TestSubscriptionOfBeforeAStall(t *testing.T) {
+	s := &station{}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		require.Equal(t, []string{"subscribed"}, a.next())
+		a.slow = time.Minute
+		s.say("hello")
+		time.Sleep(a.slow + failoverSilence + firstRetry)
+		require.Equal(t, []string{"hello", "unsubscribed", "subscribed"}, a.next())
+		a.slow = 0
+		s.with(func() { s.ears = nil })
+		time.Sleep(failoverSilence + echoTime + firstRetry)
+		require.Equal(t, []string{"unsubscribed", "subscribed"}, a.next())
+	}, sentinels)
 }
 
 // Close ends a subscription that stands, one that is waited for, and one that has not begun.
