@@ -28,7 +28,8 @@ func (e *Engine) Downgrade(now time.Time, h, read *Hold) (known bool, err error)
 		return true, err
 	}
 	read.claim, read.path, read.awaitsRenewal = h.claim, ByReentry, h.awaitsRenewal
-	read.state, read.deadline, read.end = Live, h.deadline, h.end
+	// If it is not renewed, it may be meant to last longer than its claim does yet.
+	read.state, read.deadline, read.end = Live, order.Later(h.deadline, h.Deadline()), h.end
 	h.claim.holds = append(h.claim.holds, read)
 	h.extensionsGoTo(read)
 	e.holdEvent(read, Event{Kind: Acquired, Path: ByReentry, Token: h.claim.token})

@@ -225,9 +225,10 @@ func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 		x.states = make([]*protocol.State, len(q.servers))
 	}
 	q.readMarks(now)
+	passes := x.states != nil && count(q.servers, func(s *server) bool { return !s.suspected }) >= q.majority
 	lk := q.use(r.Keys)
 	for i, s := range q.servers {
-		if s.suspected && x.states != nil { // it would be asked again and again
+		if s.suspected && passes { // what it is asked would wait there
 			x.answers[i] = failed
 			continue
 		}
