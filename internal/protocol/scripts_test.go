@@ -1093,3 +1093,55 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 		}
 	}
 }
+
+// Tombstones of processes that are gone do not pile up, however the next ones take the lock. Those that are
+// needed stay, and so do the slots of others that read.
+func TestOldTombstonesAreSweptAway(t *testing.T) {
+	t.Parallel()
+	takes := map[string]func(p *party) protocol.Reply{
+		"lock": (*party).ask,
+		"lock all": func(p *party) protocol.Reply {
+			q := &protocol.Request{Script: lua.Lock, Keys: p.keys, Claim: p.Claim, Lease: protocol.NewLease(p.lease)}
+			r := p.run(protocol.Request{Script: lua.LockAll, All: []*protocol.Request{q}})
+			p.token = r.Token
+			return r
+		},
+	}
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for name, take := range takes {
+			for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(name, mode))
+				ago := func(d time.Duration) int64 { return time.Now().Add(-d).Unix() }
+				for i := range 20 {
+					b.set(fmt.Sprintf("instance-%02d:0", i), fmt.Sprintf("%015d %d ended", i+1, ago(time.Hour)))
+				}
+				b.set("needed----1:0", fmt.Sprintf("%015d %d ended", 1, ago(time.Minute)))
+				b.set("fence", "1000000000000000")
+				var readers []*party
+				if mode == protocol.Read { // whose holds have lasted for long
+					readers = []*party{b.reader(), b.reader()}
+					for _, r := range readers {
+						r.ask()
+						b.set(r.Slot, fmt.Sprintf("%s %d000000 held 1", r.Number, ago(time.Hour)))
+					}
+				}
+				for range 100 { // each looks at some fields, taken at random
+					p := b.party(mode)
+					require.Positive(t, take(p).Token)
+					p.release()
+				}
+				left := 0
+				for i := range 20 {
+					if b.field(fmt.Sprintf("instance-%02d:0", i)) != "" {
+						left++
+					}
+				}
+				require.Less(t, left, 10, "%s, %v", name, mode)
+				require.NotEmpty(t, b.field("needed----1:0"))
+				for _, r := range readers {
+					require.Contains(t, b.field(r.Slot), "held")
+				}
+			}
+		}
+	})
+}
