@@ -66,6 +66,7 @@ local function take()
   end
   if writes then
     enter(claim, next_token(), ARGV[4], now)
+    put(slot, number .. ' ' .. token .. ' held 1') -- so that force knows the first of its tokens
     return token
   end
   local ids, n = delegated()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -1094,8 +1095,8 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 	}
 }
 
-// Tombstones of processes that are gone do not pile up, however the next ones take the lock. Those that are
-// needed stay, and so do the slots of others that read.
+// Tombstones of processes that are gone do not pile up, however others take the lock. Recent ones stay, and so do
+// the slots of readers.
 func TestOldTombstonesAreSweptAway(t *testing.T) {
 	t.Parallel()
 	takes := map[string]func(p *party) protocol.Reply{
@@ -1141,6 +1142,43 @@ func TestOldTombstonesAreSweptAway(t *testing.T) {
 				for _, r := range readers {
 					require.Contains(t, b.field(r.Slot), "held")
 				}
+			}
+		}
+	})
+}
+
+// Force takes each token that a write delegation was given, even an hour ago, and however many wait. It takes no
+// smaller or larger token.
+func TestForceTakesTheTokensOfADelegation(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		force := func(b *bench, token int64) int {
+			return b.run(protocol.Request{Script: lua.Force, Claim: b.writer().Claim, Held: token}).Code
+		}
+		for _, renewed := range []bool{false, true} {
+			for halves := range int64(3) {
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(renewed, halves))
+				d := b.writer()
+				d.Claim = protocol.NewClaim(protocol.Write, d.instance, 0, d.numbers, protocol.Owner{})
+				r := b.run(protocol.Request{Script: lua.Delegate, Claim: d.Claim})
+				require.Equal(t, protocol.Done, r.Code)
+				first, last := r.Token-time.Hour.Microseconds(), r.Top
+				b.set(d.Slot, fmt.Sprintf("%s %d held 1", d.Number, first)) // it was granted an hour ago
+				if renewed {
+					last = b.run(protocol.Request{Script: lua.Delegate, Claim: d.Claim, Keep: true}).Top
+				}
+				for i := range 100 { // each looks at some fields, taken at random
+					w := b.writer()
+					w.try = i%2 == 0
+					w.ask()
+				}
+				for _, token := range []int64{first - 1, last + 1, first / 10, first / 1000, math.MaxInt64, 1} {
+					require.Equal(t, protocol.NotThere, force(b, token))
+				}
+				require.Contains(t, b.field("owner"), d.ID)
+				require.Equal(t, protocol.Done, force(b, first+(last-first)*halves/2))
+				require.NotContains(t, b.field("owner"), d.ID)
+				require.Equal(t, protocol.NotThere, force(b, first))
 			}
 		}
 	})

@@ -47,7 +47,7 @@ local function conclude()
   commit(TTL)
   if record == '' then
     --#include sweep.lua
-    sweep(LOCK, several())
+    sweep(LOCK, several() or string.sub(holder, -2) == ':0')
   end
 end
 

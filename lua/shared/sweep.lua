@@ -1,6 +1,6 @@
 -- Removes tombstones of long ago, if they are among a few fields taken at random. A script that adds a slot calls it, so that the slots
 -- of processes that are gone do not pile up in a hash that lives on. It also makes the server keep a hash of many slots as a table.
--- keep says whether slots in the state held must stay.
+-- keep says whether slots in the state held must stay: those of readers, or that of a write delegation.
 local function sweep(lock, keep)
   if call('HLEN', lock) > MANY then
     call('HSETNX', lock, 'table', LONG)
