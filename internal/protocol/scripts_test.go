@@ -1095,8 +1095,8 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 	}
 }
 
-// Tombstones of processes that are gone do not pile up, however others take the lock. Recent ones stay, and so do
-// the slots of readers.
+// Tombstones of processes that are gone do not pile up, however others take the lock. Recent ones stay, and so
+// do the slots of readers.
 func TestOldTombstonesAreSweptAway(t *testing.T) {
 	t.Parallel()
 	takes := map[string]func(p *party) protocol.Reply{
@@ -1147,8 +1147,8 @@ func TestOldTombstonesAreSweptAway(t *testing.T) {
 	})
 }
 
-// Force takes each token that a write delegation was given, even an hour ago, and however many wait. It takes no
-// smaller or larger token.
+// Force takes each token that a write delegation was given, even an hour ago, and however many wait. It takes
+// no smaller or larger token.
 func TestForceTakesTheTokensOfADelegation(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {

@@ -377,8 +377,8 @@ func TestForceUnlockOfWhatWasLookedAt(t *testing.T) {
 	})
 }
 
-// A write delegation is one hold: each token that it was given drops it, although its renewals give more. A token
-// of a hold or delegation before it does not.
+// A write delegation is one hold: each token that it was given drops it, although its renewals give more. A
+// token of a hold or delegation before it does not.
 func TestForceUnlockOfADelegationThatWasLookedAt(t *testing.T) {
 	onServers(t, func(w *world) {
 		d, other := w.newDelegate(3*time.Second), w.newLock()
