@@ -104,8 +104,9 @@ type force struct{ held int64 }
 
 // Held has ForceUnlock drop the holds only while the lock is held and the last token that was given out for
 // it is token: that of State, as Inspect returns it, or that of the write hold. So it drops the holds that
-// someone has looked at, and not those of who came next. Over a quorum, whose servers have tokens of their
-// own, ForceUnlock refuses the option.
+// someone has looked at, and not those of who came next. A delegation for writing is one hold: every token
+// that it was given drops it, with all holds under it. Over a quorum, whose servers have tokens of their own,
+// ForceUnlock refuses the option.
 func Held(token int64) ForceOption {
 	return func(f *force) error {
 		if token <= 0 {

@@ -73,6 +73,6 @@ claim = into
 local done = release(until_ms, 'void', ARGV[5])
 if new then -- as that of each ticket is
   --#include sweep.lua
-  sweep(several())
+  sweep(LOCK, several())
 end
 return {token_before, done[2], done[3], done[4], 0, 0, '', '', fence}

@@ -39,7 +39,7 @@ elseif string.sub(ARGV[1], 1, 2) == READ and (owner == '' or owner == SHARED) an
     --#include keep.lua
     if not record then
       --#include sweep.lua
-      sweep(true)
+      sweep(LOCK, true)
     end
     return {1, 0, '', '', now, '', 0}
   end
@@ -66,6 +66,7 @@ local function take()
   end
   if writes then
     enter(claim, next_token(), ARGV[4], now)
+    put(slot, number .. ' ' .. token .. ' held 1') -- so that force knows the first of its tokens
     return token
   end
   local ids, n = delegated()
@@ -123,7 +124,7 @@ if not its_token then
 end
 commit(ARGV[6])
 if record == '' then
-  sweep(several())
+  sweep(LOCK, several())
 end
 local message, failure = wake()
 return {1, more, message, failure, its_token, writes and fence or '', (writes and waiting or pending) > 0 and 1 or 0}

@@ -17,12 +17,13 @@ for i = 1, #KEYS / 2 do
   if record >= number or not shares and (owner ~= '' or fence >= now) then
     return 0
   end
-  seen[i] = owner
+  seen[i] = s
 end
-for i, owner in ipairs(seen) do
+for i, s in ipairs(seen) do
   local lock, leases = unpack(KEYS, 2 * i - 1, 2 * i)
   local claim, number, slot, lease, ttl = unpack(ARGV, 5 * i - 4, 5 * i)
-  if owner == SHARED then
+  local shares = s[1] == SHARED
+  if shares then
     call('ZADD', leases, ms + lease, claim)
     call('HSET', lock, 'fence', now, slot, number .. ' ' .. now .. ' held 1')
     call('PEXPIRE', leases, math.max(ttl, call('PTTL', leases)))
@@ -30,5 +31,9 @@ for i, owner in ipairs(seen) do
     call('HSET', lock, 'owner', claim, 'lease', lease, 'fence', now)
   end
   call('PEXPIRE', lock, math.max(ttl, call('PTTL', lock)))
+  if s[2] and not s[3] then -- as in acquire.lua
+    --#include sweep.lua
+    sweep(lock, shares)
+  end
 end
 return now

@@ -61,14 +61,15 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 	changed := func() error {
 		return exitf(exitFailed, "%q is not held under the token %d; nothing was changed", name, held)
 	}
-	if held != anyToken && (len(before.Holders) == 0 || before.Token != held) {
+	// A delegation has many tokens, of which Inspect returns the last.
+	if held != anyToken && (len(before.Holders) == 0 || before.Token != held && !before.Holders[0].Delegated) {
 		return changed()
 	}
 	if !yes && len(before.Holders) > 0 {
 		if err := confirm(ctx, before); err != nil {
 			return err
 		}
-		if len(a.urls) == 1 {
+		if len(a.urls) == 1 && held == anyToken {
 			held = before.Token
 		}
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -35,6 +36,41 @@ func TestDelegatedLockIsShown(t *testing.T) {
 	p = start(t, url, "ls", "--held-longer", "1ns", "--json", name)
 	require.Zero(t, p.exit())
 	require.JSONEq(t, "[]", p.out.String(), "the server does not know since when it is held")
+}
+
+// What inspect has shown of a delegation can be ended though it was renewed since. A token of before ends nothing.
+func TestForceUnlockOfADelegation(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	owner, name := newLock(t, testredis.Shared(t).Client(), rwlock.WithDelegation(3*time.Second)), t.Name()
+	before, err := rw.Lock(t.Context(), name)
+	require.NoError(t, err)
+	require.NoError(t, before.Unlock(t.Context()))
+	var h *rwlock.Hold
+	var seen rwlock.State
+	eventually(t, func() bool {
+		if h != nil {
+			require.NoError(t, h.Unlock(t.Context()))
+		}
+		h, err = owner.Lock(t.Context(), name)
+		require.NoError(t, err)
+		seen, err = rw.Inspect(t.Context(), name)
+		require.NoError(t, err)
+		return seen.Holders[0].Delegated
+	}, "a delegation")
+	eventually(t, func() bool {
+		s, err := rw.Inspect(t.Context(), name)
+		require.NoError(t, err)
+		return s.Token > seen.Token
+	}, "a renewal")
+	for _, c := range []struct {
+		token int64
+		code  int
+	}{{before.Token(), exitFailed}, {seen.Token, 0}, {seen.Token, exitFailed}} {
+		p := start(t, url, "force-unlock", "--yes", "--held", strconv.FormatInt(c.token, 10), name)
+		require.Equal(t, c.code, p.exit(), p.out.String())
+	}
+	require.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
 }
 
 // Where nobody holds a lock that others wait for, since its holder's lease is over, the lock is waiting.

@@ -354,7 +354,7 @@ func (d *Layer) Reveal(now time.Time, name string, s *protocol.State) {
 			return h.Delegated() && h.Instance == d.config.Instance
 		})...)
 		s.Holders, s.Mode = holders, holders[0].Known.Mode
-		if n.mode == protocol.Write {
+		if n.table.writer != nil { // the token of readers before the first writer is not one of the delegation's
 			s.Token = n.token
 		}
 	}

@@ -529,6 +529,10 @@ func TestReadersBeforeTheFirstWriter(t *testing.T) {
 	reader := r.read()
 	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1001})
 	require.EqualValues(t, 1000, reader.Token())
+	s := protocol.State{Token: 1001}
+	r.layer.Reveal(r.now, "n", &s)
+	require.Len(t, s.Holders, 1)
+	require.EqualValues(t, 1001, s.Token, "the delegation was given no smaller one")
 	require.NoError(t, r.release(reader))
 	w = r.write()
 	require.EqualValues(t, 1001, w.Token())

@@ -64,9 +64,13 @@ func DecodeState(reply any) (State, error) {
 		if !counted {
 			since = d.fields["fence"]
 		}
+		granted := d.fields["fence"]
+		if _, f := d.slot(owner, "held"); f != nil {
+			granted = f[1] // of a write delegation, whose renewals move fence
+		}
 		if left, full := d.left(since, lease); left > 0 {
 			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(d.fields["count"]), Lease: left, Full: full,
-				Since: d.time(d.fields["fence"])})
+				Since: d.time(granted)})
 		}
 	}
 	if owner == "2shared" {

@@ -351,6 +351,13 @@ func TestStateIsRead(t *testing.T) {
 	s = decode([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(-time.Minute)}, nil, nil)
 	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: half, Full: half}}, s.Holders)
 
+	// A write delegation was granted when its slot says: its renewals move the fence.
+	s = decode(join([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(0)},
+		slot(kw1, since(time.Hour)+" held 1")), nil, nil)
+	require.EqualValues(t, now, s.Token)
+	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: half, Full: half, Since: now - 3600_000_000}},
+		s.Holders)
+
 	// The writer was entered again; all sorts wait.
 	waiter := func(k protocol.Known, left time.Duration) protocol.Waiter {
 		return protocol.Waiter{Known: k, Lease: left, Full: 30 * time.Second}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -1092,4 +1093,93 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 			require.Regexp(t, `^\d{15} \d{10} void$`, b.field(p.Slot))
 		}
 	}
+}
+
+// Tombstones of processes that are gone do not pile up, however others take the lock. Recent ones stay, and so
+// do the slots of readers.
+func TestOldTombstonesAreSweptAway(t *testing.T) {
+	t.Parallel()
+	takes := map[string]func(p *party) protocol.Reply{
+		"lock": (*party).ask,
+		"lock all": func(p *party) protocol.Reply {
+			q := &protocol.Request{Script: lua.Lock, Keys: p.keys, Claim: p.Claim, Lease: protocol.NewLease(p.lease)}
+			r := p.run(protocol.Request{Script: lua.LockAll, All: []*protocol.Request{q}})
+			p.token = r.Token
+			return r
+		},
+	}
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for name, take := range takes {
+			for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(name, mode))
+				ago := func(d time.Duration) int64 { return time.Now().Add(-d).Unix() }
+				for i := range 20 {
+					b.set(fmt.Sprintf("instance-%02d:0", i), fmt.Sprintf("%015d %d ended", i+1, ago(time.Hour)))
+				}
+				b.set("needed----1:0", fmt.Sprintf("%015d %d ended", 1, ago(time.Minute)))
+				b.set("fence", "1000000000000000")
+				var readers []*party
+				if mode == protocol.Read { // whose holds have lasted for long
+					readers = []*party{b.reader(), b.reader()}
+					for _, r := range readers {
+						r.ask()
+						b.set(r.Slot, fmt.Sprintf("%s %d000000 held 1", r.Number, ago(time.Hour)))
+					}
+				}
+				for range 100 { // each looks at some fields, taken at random
+					p := b.party(mode)
+					require.Positive(t, take(p).Token)
+					p.release()
+				}
+				left := 0
+				for i := range 20 {
+					if b.field(fmt.Sprintf("instance-%02d:0", i)) != "" {
+						left++
+					}
+				}
+				require.Less(t, left, 10, "%s, %v", name, mode)
+				require.NotEmpty(t, b.field("needed----1:0"))
+				for _, r := range readers {
+					require.Contains(t, b.field(r.Slot), "held")
+				}
+			}
+		}
+	})
+}
+
+// Force takes each token that a write delegation was given, even an hour ago, and however many wait. It takes
+// no smaller or larger token.
+func TestForceTakesTheTokensOfADelegation(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		force := func(b *bench, token int64) int {
+			return b.run(protocol.Request{Script: lua.Force, Claim: b.writer().Claim, Held: token}).Code
+		}
+		for _, renewed := range []bool{false, true} {
+			for halves := range int64(3) {
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(renewed, halves))
+				d := b.writer()
+				d.Claim = protocol.NewClaim(protocol.Write, d.instance, 0, d.numbers, protocol.Owner{})
+				r := b.run(protocol.Request{Script: lua.Delegate, Claim: d.Claim})
+				require.Equal(t, protocol.Done, r.Code)
+				first, last := r.Token-time.Hour.Microseconds(), r.Top
+				b.set(d.Slot, fmt.Sprintf("%s %d held 1", d.Number, first)) // it was granted an hour ago
+				if renewed {
+					last = b.run(protocol.Request{Script: lua.Delegate, Claim: d.Claim, Keep: true}).Top
+				}
+				for i := range 100 { // each looks at some fields, taken at random
+					w := b.writer()
+					w.try = i%2 == 0
+					w.ask()
+				}
+				for _, token := range []int64{first - 1, last + 1, first / 10, first / 1000, math.MaxInt64, 1} {
+					require.Equal(t, protocol.NotThere, force(b, token))
+				}
+				require.Contains(t, b.field("owner"), d.ID)
+				require.Equal(t, protocol.Done, force(b, first+(last-first)*halves/2))
+				require.NotContains(t, b.field("owner"), d.ID)
+				require.Equal(t, protocol.NotThere, force(b, first))
+			}
+		}
+	})
 }

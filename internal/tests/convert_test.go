@@ -377,6 +377,35 @@ func TestForceUnlockOfWhatWasLookedAt(t *testing.T) {
 	})
 }
 
+// A write delegation is one hold: each token that it was given drops it, although its renewals give more. A
+// token of a hold or delegation before it does not.
+func TestForceUnlockOfADelegationThatWasLookedAt(t *testing.T) {
+	onServers(t, func(w *world) {
+		d, other := w.newDelegate(3*time.Second), w.newLock()
+		force := func(token int64) error {
+			return other.ForceUnlock(context.Background(), "n", rwlock.Held(token))
+		}
+		h := take(w, newOwner(), other, write, "n")
+		unlock(w, h)
+		before := h.Token()
+		for range 2 {
+			d.getsDelegated(w, write, "n")
+			h = take(w, newOwner(), d.RWLock, write, "n")
+			seen := inspect(w, other, "n").Token
+			eventually(w, func() bool { return inspect(w, other, "n").Token > seen }, "a renewal")
+			requireHeld(w, h)
+			for _, token := range []int64{before, seen + time.Hour.Microseconds()} {
+				require.ErrorIs(w, force(token), rwlock.ErrNotHeld)
+			}
+			requireHeld(w, h)
+			require.NoError(w, force(seen))
+			w.isLost(h)
+			require.ErrorIs(w, force(seen), rwlock.ErrNotHeld)
+			before = seen
+		}
+	})
+}
+
 // TryAll takes all locks or none, in either mode, on any servers, and names the one that is in the way.
 func TestTryAll(t *testing.T) {
 	everywhere(t, func(w *world) {

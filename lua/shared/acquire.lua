@@ -33,7 +33,7 @@ if not record or record < ARGV[2] then
   if enters then
     if fence and not record then
       --#include sweep.lua
-      sweep(owner == SHARED)
+      sweep(LOCK, owner == SHARED)
     end
     return now
   end
@@ -47,7 +47,7 @@ local function conclude()
   commit(TTL)
   if record == '' then
     --#include sweep.lua
-    sweep(several())
+    sweep(LOCK, several() or string.sub(holder, -2) == ':0')
   end
 end
 

@@ -40,7 +40,7 @@ if holder ~= ARGV[1] and (written and string.sub(holder, -2) ~= ':0'
     end
     if not record then
       --#include sweep.lua
-      sweep(true)
+      sweep(LOCK, true)
     end
     local ahead = writes and waiting or written and 0 or 1
     return {'', 0, '', '', math.ceil(left / 1000), ahead, written and 'write' or 'read', whose, fence or ''}

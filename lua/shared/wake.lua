@@ -28,7 +28,7 @@ local function next_writer()
   return call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1]
 end
 
--- Has the first in line ask again.
+-- Has the first in line ask again: the first reader, and the first writer. See I11 for a first reader that has died.
 local function ask_first()
   if waiting > 0 then
     ask(call('ZRANGE', QUEUE, 0, 0)[1])
