@@ -38,7 +38,8 @@ func TestDelegatedLockIsShown(t *testing.T) {
 	require.JSONEq(t, "[]", p.out.String(), "the server does not know since when it is held")
 }
 
-// What inspect has shown of a delegation can be ended though it was renewed since. A token of before ends nothing.
+// What inspect has shown of a delegation can be ended though it was renewed since. A token of before ends
+// nothing.
 func TestForceUnlockOfADelegation(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)

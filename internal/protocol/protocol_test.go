@@ -355,7 +355,8 @@ func TestStateIsRead(t *testing.T) {
 	s = decode(join([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(0)},
 		slot(kw1, since(time.Hour)+" held 1")), nil, nil)
 	require.EqualValues(t, now, s.Token)
-	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: half, Full: half, Since: now - 3600_000_000}},
+	require.Equal(t,
+		[]protocol.Holder{{Known: kw1, Count: 1, Lease: half, Full: half, Since: now - 3600_000_000}},
 		s.Holders)
 
 	// The writer was entered again; all sorts wait.

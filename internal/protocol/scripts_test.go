@@ -1095,8 +1095,8 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 	}
 }
 
-// Tombstones of processes that are gone do not pile up, however others take the lock. Recent ones stay, and so
-// do the slots of readers.
+// Tombstones of processes that are gone do not pile up, however others take the lock. Recent ones stay, and
+// so do the slots of readers.
 func TestOldTombstonesAreSweptAway(t *testing.T) {
 	t.Parallel()
 	takes := map[string]func(p *party) protocol.Reply{
