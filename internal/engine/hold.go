@@ -28,9 +28,6 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 		e.live(now, h, Deadline(now, h.Lease), ByReentry)
 	}
 	e.recount(now, c)
-	if h.state != Live || !h.Renewed() {
-		e.schedule(now, c)
-	}
 }
 
 // lacks reports whether a call that re-enters asks for a longer lease than the claim has left, and than its
@@ -51,19 +48,13 @@ func (c *claim) lacks(now time.Time, h *Hold) bool {
 // recount notes that the number of holds has changed. A renewal says so to the server, for those who inspect
 // the lock. If the number still differs after recountAfter, the claim is renewed to report it.
 func (e *Engine) recount(now time.Time, c *claim) {
-	same := len(c.holds) == c.counted || c.delegation > 0
 	switch {
-	case same:
+	case len(c.holds) == c.counted || c.delegation > 0:
 		c.recountAt = time.Time{}
 	case c.recountAt.IsZero():
 		c.recountAt = now.Add(recountAfter)
 	}
-	if same || !c.Placed() {
-		e.schedule(now, c)
-		return
-	}
-	// Nothing else is due earlier than before, and to find out when takes longer the more holds there are.
-	e.timeline.Set(c, order.Earlier(e.timeline.Due(c), c.recountAt))
+	e.schedule(now, c)
 }
 
 // enterUntil returns until when a call may wait for a longer lease, or for replicas; zero if something else
