@@ -144,7 +144,8 @@ func (b *bid) collect(now time.Time) {
 	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
 	// to be free.
 	b.askOthers(now, false)
-	if count(b.votes, func(v *vote) bool { return v.state == cast || v.state == asked }) < b.q.majority {
+	coming := func(v *vote) bool { return v.state == cast || v.state == asked && v.server.usable() }
+	if count(b.votes, coming) < b.q.majority {
 		b.askOthers(now, true)
 	}
 	top := int64(0)

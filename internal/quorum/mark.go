@@ -43,7 +43,7 @@ func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duratio
 	args = append([]string{do, protocol.Milliseconds(lease)}, args...)
 	q.send(now, s, &Request{
 		Request: protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: q.mark, Args: args}},
-		notes:   lease})
+		notes:   lease, slept: q.slept})
 }
 
 // marked handles the reply to a request about a mark.
@@ -85,7 +85,7 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	}
 	s.known, s.mark, s.asked = true, m, r.sent
 	if r.notes > 0 {
-		s.noted, s.notedAt = r.notes, r.sent
+		s.noted, s.notedAt = r.notes, q.sentAt(r)
 		if s.lease <= r.notes {
 			s.lease = 0
 		}
@@ -100,6 +100,9 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	}
 	q.noteToken(now, max(m.Top, m.Now))
 }
+
+// sentAt returns when a request about a mark was sent. The machine may have been asleep since.
+func (q *Quorum) sentAt(r *Request) time.Time { return r.sent.Add(r.slept - q.slept) }
 
 // exclude returns an error if another client leads to the server with this mark. The client that was noticed
 // last then counts as failed, until it leads to another server.
@@ -142,6 +145,9 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		if most := members[survey.Generation]; n > most || n == most && g < survey.Generation {
 			survey.Generation = g
 		}
+	}
+	if n := q.newest(now); n != nil && n.Generation == survey.Generation { // this client may have missed a server since
+		survey.Longest, survey.Top = max(survey.Longest, n.Longest), max(survey.Top, n.Top)
 	}
 	known := q.knownIDs()
 	founders := known
@@ -377,7 +383,7 @@ type news struct {
 // noteQuestions records what a reply about a mark says of questions, both this client's and those of others.
 func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.Mark) {
 	if r.VoteArgs.Args[0] == "ask" && r.VoteArgs.Args[2] == m.ID {
-		s.question = question{r.sent, m.Asked}
+		s.question = question{q.sentAt(r), m.Asked}
 	}
 	if s.question.number > 0 && m.Survey.Asked >= s.question.number {
 		s.news = news{m.Survey, s.question.sent}

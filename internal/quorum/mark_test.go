@@ -522,3 +522,58 @@ func TestStartThatCannotBeFinishedIsGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// What others have found counts although this client has known the missing server before.
+func TestNewsCountThoughTheServerWasKnown(t *testing.T) {
+	r := newVotingRig(t)
+	lost, other := &r.servers[1], &r.servers[2]
+	r.answers = r.healthy(0)
+	h := r.acquire(protocol.Write, false)
+	r.answer()
+	r.pass(time.Second)
+	require.Equal(t, engine.Live, h.State())
+	lost.loses("new")
+	r.release(h)
+	r.acquire(protocol.Write, false)
+	r.pass(5 * time.Second)
+	require.EqualValues(t, 1, other.asked)
+	passes := func(d time.Duration) {
+		for end := r.now.Add(d); r.now.Before(end); r.pass(time.Second) {
+			// Ten minutes: longer than any mark has said.
+			other.told = fmt.Sprintf("%d g 600000 9000000000000000", other.asked)
+		}
+	}
+	passes(10 * time.Minute)
+	require.True(t, lost.rests)
+	require.Zero(t, lost.did["admit"])
+	passes(30 * time.Second)
+	require.Equal(t, []string{"admit", "600000", "new", "g", "9000000000000000"}, lost.did["admit"].args)
+}
+
+// A server that rests is looked at meanwhile: it may lose its data again, or another client may admit it.
+func TestServerThatRestsIsLookedAt(t *testing.T) {
+	r := newVotingRig(t)
+	s := &r.servers[2]
+	s.loses("new")
+	r.answers = r.serve
+	r.use(r.acquire(protocol.Write, false))
+	r.pass(5 * time.Second)
+	require.True(t, s.rests)
+	s.generation, s.rests = "g", false // another client has admitted it
+	r.pass(questionsEvery + pause)
+	require.True(t, r.quorum.servers[2].answers())
+}
+
+// A lease that was noted before the machine fell asleep is as old as that, whenever the answer is read.
+func TestAnswerOfBeforeASleepIsOld(t *testing.T) {
+	r := makeRig(t)
+	r.generation("g", 0, 1, 2)
+	r.acquireFor(10 * time.Minute)
+	answers := r.sent
+	r.sent = nil
+	r.do(func() { r.quorum.Slept(r.now, 2*time.Hour) })
+	for _, q := range answers {
+		r.reply(q, r.serve(q))
+	}
+	require.Zero(t, r.sends(0, lua.Vote))
+}

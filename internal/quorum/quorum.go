@@ -97,6 +97,7 @@ type Quorum struct {
 	rises   bool                    // whether more vote
 	token   int64                   // the largest token seen
 	seen    time.Time               // when that was
+	slept   time.Duration           // for how long the machine may have been asleep, in all
 
 	taken []*engine.Request // memory
 	out   Effects
@@ -127,6 +128,7 @@ type Request struct {
 	bid    *bid
 	number uint64        // of the vote
 	notes  time.Duration // the lease that the mark is to record
+	slept  time.Duration // Quorum.slept when it was made; of one about a mark
 	fanout *fanout       // or nil
 	lock   *lock         // nil if the request is about a mark
 	slot   int           // of a request that ends a vote, or of force
@@ -393,6 +395,7 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 // Slept says that the machine may have been asleep for d until now. What the servers remember has become
 // older. They rest by the clock that stood still meanwhile, which only makes the rest longer.
 func (q *Quorum) Slept(now time.Time, d time.Duration) {
+	q.slept += d
 	for _, s := range q.servers {
 		s.notedAt, s.news.since, s.question.sent = s.notedAt.Add(-d), s.news.since.Add(-d), s.question.sent.Add(-d)
 	}

@@ -1093,3 +1093,31 @@ func TestInspectAsksNoServerThatIsSilent(t *testing.T) {
 	r.answer()
 	require.Len(t, r.outcomes, 1, "it does not wait for that server")
 }
+
+// A hold asks again for a vote that it waits for, with each renewal: the message that grants it may be lost.
+func TestRenewalAsksWhereTheHoldWaits(t *testing.T) {
+	r, h := shortOfAVote(t)
+	for _, reply := range []any{waits(time.Hour), r.vote(someToken)} {
+		r.pass(lease / 3)
+		r.reply(r.next(2, lua.Vote), reply)
+		for i := range 2 {
+			r.reply(r.next(i, lua.Renew), done)
+		}
+	}
+	r.pass(lease / 3)
+	for i, reply := range []any{gone, done, done} { // the first server has lost its data
+		r.reply(r.next(i, lua.Renew), reply)
+	}
+	require.Equal(t, engine.Live, h.State())
+}
+
+// A claim waits in a server's queue as soon as the vote of another cannot be expected any more.
+func TestVoteOfASilentServerIsNotExpected(t *testing.T) {
+	r, h := asking(t)
+	r.votes(0)
+	r.replies(2, lua.Vote, waits(time.Hour)) // the vote before is about to be given back
+	r.pass(shortestPatience)
+	require.True(t, r.quorum.servers[1].suspected)
+	r.reply(r.next(2, lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+}

@@ -147,8 +147,9 @@ func (s *server) rested() time.Time {
 
 // due returns when check has something to do for a server, or zero for never.
 func (q *Quorum) due(s *server) (at time.Time) {
-	if at = q.probeDue(s); !at.IsZero() {
-		at = order.Later(at, s.rested())
+	if at = q.probeDue(s); !at.IsZero() && !s.rested().IsZero() {
+		// It may lose its data again, or another client may admit it.
+		at = order.Later(at, order.Earlier(s.rested(), s.probed.Add(questionsEvery)))
 	}
 	if s.suspected {
 		return at
