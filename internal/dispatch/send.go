@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -175,33 +176,34 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	var failed []Result
 	d.mu.Lock()
 	for _, r := range requests {
-		if err := d.queue(r); err != nil {
-			failed = append(failed, Result{Request: r, Err: err})
+		if refused, err := d.queue(r); err != nil {
+			failed = append(failed, Result{Request: refused, Err: err})
 		}
 	}
 	d.mu.Unlock()
 	d.receive(failed)
 }
 
-// queue adds a request to the lane of its master. d.mu must be locked.
-func (d *Dispatcher) queue(r *protocol.Request) error {
+// queue adds a request to the lane of its master. With an error, it returns the request that is refused: this
+// one, or an earlier copy of it. d.mu must be locked.
+func (d *Dispatcher) queue(r *protocol.Request) (refused *protocol.Request, err error) {
 	if d.closed {
-		return net.ErrClosed
+		return r, net.ErrClosed
 	}
 	l, err := d.lane(r)
 	switch {
 	case err != nil:
-		return err
+		return r, err
 	case l == nil:
-		return d.hold(r)
+		return r, d.hold(r)
 	case l.queued() >= mostQueued:
-		return errFull
+		return r, errFull
 	}
-	if err := l.push(r); err != nil {
-		return err
+	if refused = l.push(r); refused != nil {
+		err = errCopies
 	}
 	l.start()
-	return nil
+	return refused, err
 }
 
 // lane returns the lane for a request, or nil before the client has the map of its cluster. d.mu must be
@@ -271,17 +273,20 @@ func (l *lane) queued() int { return l.repeats.len() + l.first.len() }
 
 // push queues a request. A copy of it that is not sent yet takes its place, so a request is queued once. A
 // renewal that has had no answer, although the server has answered what was sent later, travels with few
-// others: a hook may block it, or one that it has travelled with.
-func (l *lane) push(r *protocol.Request) error {
+// others: a hook may block it, or one that it has travelled with. If there are too many copies, push returns
+// the oldest, which is refused.
+func (l *lane) push(r *protocol.Request) (refused *protocol.Request) {
 	x, id := waiting{request: r}, identityOf(r)
 	var old *waiting
 	if r.Again {
 		old = cmp.Or(l.first.copied(id), l.repeats.copied(id))
 	}
 	switch {
-	case old != nil && len(old.earlier) == mostCopies:
-		return errCopies
 	case old != nil:
+		if len(old.earlier) == mostCopies {
+			refused = old.earlier[0]
+			old.earlier = slices.Delete(old.earlier, 0, 1)
+		}
 		old.earlier, old.request = append(old.earlier, old.request), r
 	case r.Again && l.to.kind == renewals:
 		if b := l.unanswered[id]; b != nil && l.answeredSince(b.begun) {
@@ -291,7 +296,7 @@ func (l *lane) push(r *protocol.Request) error {
 	default:
 		l.first.push(id, x)
 	}
-	return nil
+	return refused
 }
 
 // answeredSince reports whether the master has answered what was sent to it after a time, in any lane.

@@ -161,12 +161,12 @@ func (e *Engine) advance(now time.Time, c *claim) {
 			e.dropIfOver(t)
 		}
 	}
-	calls := slices.Repeat([]*claim{c}, len(t.behind))
-	n := min(len(calls), e.config.AtOnce)
-	for range n {
+	for range min(len(t.behind), e.config.AtOnce) {
 		next(now, c)
 	}
-	e.each(now, calls[n:], next)
+	if t.asking == nil { // or else the others wait for that call
+		e.each(now, slices.Repeat([]*claim{c}, len(t.behind)), next)
+	}
 	e.dropIfOver(t)
 }
 

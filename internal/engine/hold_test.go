@@ -491,3 +491,21 @@ func TestReentryForALongerLeaseWithoutAnAnswer(t *testing.T) {
 		require.Equal(t, engine.Live, outer.State())
 	}
 }
+
+// A renewal that has failed is no late request when it is sent again, whatever it was to tell.
+func TestFailedRenewalIsSentAgainInTime(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	again := d.reenters(t, &engine.Hold{})
+	d.now = d.now.Add(d.next(t))
+	d.Tick(d.now)
+	r := d.sent(t)
+	require.True(t, r.Late, "it only says how many holds there are")
+	for range 3 {
+		d.Replied(d.now, r, protocol.Reply{}, errPassing)
+		r = d.resent(t, lua.Renew, d.next(t))
+		require.False(t, r.Late)
+	}
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, engine.Live, again.State())
+}

@@ -274,3 +274,17 @@ func TestCallsOfOneOwnerGoOnInSlices(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// Calls that wait behind one that asks leave nothing to do.
+func TestCallsOfOneOwnerWaitForTheNext(t *testing.T) {
+	d := newDriver()
+	calls := []*engine.Hold{d.queued(t, &engine.Hold{Bounded: true})}
+	for range many {
+		calls = append(calls, d.wait(t, &engine.Hold{Bounded: true}))
+	}
+	for _, h := range calls[:3] {
+		d.GiveUp(d.now, h, errPassing)
+		at, _ := d.Next()
+		require.True(t, at.After(d.now))
+	}
+}

@@ -179,7 +179,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 			return
 		}
 		if at := e.renewAt(now, c); !at.IsZero() && !at.After(batchUntil) {
-			counts := at.Equal(c.recountAt)
+			counts := at.Equal(c.recountAt) && c.failures == 0
 			e.renew(now, c).Late = counts // what renews goes first
 		}
 	case Ending:

@@ -367,6 +367,7 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 	}
 	for _, n := range m.Dropped {
 		if b := q.voters[n]; b != nil && b.votes[s.index].number == n {
+			b.votes[s.index].sought = now // the hold does not win the vote back while others are dropped
 			q.engine.Dropped(now, b.number)
 		}
 	}

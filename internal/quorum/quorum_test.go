@@ -1033,9 +1033,14 @@ func TestHoldIsRenewedWhenAVoteWasDropped(t *testing.T) {
 	r.do(func() { r.quorum.Heard(r.now, 0, fmt.Sprintf("!%015d", number)) })
 	require.Empty(t, r.sent, "another server's number")
 	r.do(func() { r.quorum.Heard(r.now, 1, fmt.Sprintf("!%015d", number)) })
-	for i := range 3 {
-		r.reply(r.next(i, lua.Renew), gone)
+	for i, reply := range []any{done, gone, done} {
+		r.reply(r.next(i, lua.Renew), reply)
 	}
+	require.Equal(t, engine.Live, h.State())
+	require.Zero(t, r.sends(1, lua.Vote), "others are about to be dropped")
+	r.do(func() { r.quorum.Heard(r.now, 0, fmt.Sprintf("!%015d", r.voteOf(0))) })
+	r.reply(r.next(0, lua.Renew), gone)
+	r.reply(r.next(2, lua.Renew), done)
 	require.Equal(t, engine.Lapsed, h.State())
 }
 

@@ -20,6 +20,9 @@ const slots = 16384
 // replaced within some seconds.
 const NodeTimeout = time.Second
 
+// takeOverTime is more than a server takes to replace its master when it is told to, or to give that up.
+const takeOverTime = 6 * time.Second
+
 // Cluster is a running Redis Cluster.
 type Cluster struct {
 	Nodes   []*Server // the masters, then their replicas in the same order
@@ -238,6 +241,27 @@ func (s *Server) AwaitRole(role string) {
 	})
 	if err != nil {
 		s.tb.Fatalf("await the role of a %s: %v", role, err)
+	}
+}
+
+// TakeOver has a replica replace its master. It asks again if that fails, as it may on a slow machine.
+func (s *Server) TakeOver() {
+	s.tb.Helper()
+	c := s.Client()
+	var asked time.Time
+	err := poll(startTimeout, func() error {
+		info, err := c.InfoMap(context.Background(), "replication").Result()
+		if err != nil || info["Replication"]["role"] == "master" {
+			return err
+		}
+		if time.Since(asked) > takeOverTime {
+			asked = time.Now()
+			_ = c.ClusterFailover(context.Background())
+		}
+		return errors.New("the server is a replica")
+	})
+	if err != nil {
+		s.tb.Fatalf("take over: %v", err)
 	}
 }
 
