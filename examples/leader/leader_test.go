@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	lease = 2 * time.Second
+	lease = 5 * time.Second
 	long  = 5 * time.Minute // a lease that does not end, nor is renewed, during a test
 	hang  = time.Minute     // more than anything takes
 )

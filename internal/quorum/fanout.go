@@ -195,8 +195,8 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 
 // keep asks for the votes that a hold lacks, at most every pause: a hold with the votes of a bare majority
 // would be lost with one of these servers. The claim waits in the queues of the others. all says whether to
-// ask servers that have refused to vote, and those where it waits, too: the message of a vote may be lost, and the
-// place ends with its lease.
+// ask servers that have refused to vote, too, and those where it waits: the message of a vote may be lost,
+// and the place ends with its lease.
 func (b *bid) keep(now time.Time, all bool) {
 	for _, v := range b.votes {
 		lacks := v.state == absent && (all || v.refused == nil) || all && v.waits()

@@ -146,7 +146,8 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 			survey.Generation = g
 		}
 	}
-	if n := q.newest(now); n != nil && n.Generation == survey.Generation { // this client may have missed a server since
+	// This client may have missed a server since the server's mark became known.
+	if n := q.newest(now); n != nil && n.Generation == survey.Generation {
 		survey.Longest, survey.Top = max(survey.Longest, n.Longest), max(survey.Top, n.Top)
 	}
 	known := q.knownIDs()

@@ -287,7 +287,7 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 func TestReplicasConfirmWhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	slot := newMovingSlotOf(t, testredis.StartReplicatedCluster(t, 3))
+	slot := newMovingSlotOf(t, testredis.StartReplicatedCluster(t, 3, "--cluster-node-timeout", "60000"))
 	rw := slot.lock(t, time.Minute, rwlock.WithReplicas(1, hang))
 	for _, m := range bothModes {
 		stays, moves := take(t, newOwner(), rw, m, "stays"), take(t, newOwner(), rw, m, "moves")

@@ -206,7 +206,7 @@ func TestLostRepliesAndDuplicatesChangeNothing(t *testing.T) {
 			w.Run(name, func(t *testing.T) {
 				w := *w
 				w.T = t
-				rw, p := w.behindProxy(500*time.Millisecond, rwlock.WithLease(3*time.Second))
+				rw, p := w.behindProxy(500*time.Millisecond, rwlock.WithLease(6*time.Second))
 				other := w.newLock()
 				rules := map[string]*faultproxy.Rule{}
 				for script, match := range map[string]faultproxy.Match{
@@ -385,8 +385,10 @@ func TestServerThatLosesItsData(t *testing.T) {
 	test := func(w *world, lose func()) {
 		a, b := w.newLock(rwlock.WithLease(w.lease)), w.newLock(rwlock.WithLease(w.lease))
 		holds := []*rwlock.Hold{take(w, newOwner(), a, write, "a"), take(w, newOwner(), a, read, "b")}
-		calls := []*call{w.enqueue(newOwner(), b, write, "a"), w.enqueue(newOwner(), b, write, "a"),
-			w.enqueue(newOwner(), b, read, "a"), w.enqueue(newOwner(), b, write, "b")}
+		waits := func(mode rwlock.Mode, name string) *call { // however long the server takes to come back
+			return w.enqueue(newOwner(), b, mode, name, rwlock.MaxWait(hang))
+		}
+		calls := []*call{waits(write, "a"), waits(write, "a"), waits(read, "a"), waits(write, "b")}
 		time.Sleep(tick) // once the data is gone, only the clock tells tokens apart
 		lose()
 		start := time.Now()
