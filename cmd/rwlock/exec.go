@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -400,12 +401,13 @@ func (f *execFlags) reach(soon context.Context, s *session) error {
 	return s.reach(soon)
 }
 
-// inspect returns the state of a lock. With --wait it tries again until soon ends, as lock calls do.
+// inspect returns the state of a lock. With --wait it tries again until soon ends, as lock calls do, unless
+// the server refuses the user.
 func (f *execFlags) inspect(soon context.Context, s *session, name string) (rwlock.State, error) {
 	var last error // of the attempts that soon has not ended
 	for {
 		state, err := s.inspect(soon, name)
-		if err == nil || f.wait == 0 {
+		if err == nil || f.wait == 0 || redis.IsAuthError(err) || redis.IsPermissionError(err) {
 			return state, err
 		}
 		if last == nil || soon.Err() == nil {

@@ -312,6 +312,16 @@ func TestNestedExecWaitsForTheServer(t *testing.T) {
 	require.Zero(t, p.exit())
 }
 
+// It does not wait for a server that refuses its user.
+func TestNestedExecOfARefusedUserEnds(t *testing.T) {
+	t.Parallel()
+	server := testredis.Shared(t)
+	p := prepare(t, "redis://nobody:wrong@"+server.Addr(), "exec", "--wait", "10m", "a", "true")
+	p.cmd.Env = append(p.cmd.Env, underALock)
+	p.launch()
+	require.Equal(t, exitUnavailable, p.exit())
+}
+
 // Without --wait, an error of the server ends exec, and not only one that ends a lock call.
 func TestServerThatRefusesEndsExec(t *testing.T) {
 	t.Parallel()

@@ -582,7 +582,10 @@ func (e *Engine) Holds() (n int) {
 func (e *Engine) Current() (list []*Hold) {
 	for _, c := range e.timeline.All() {
 		if c.state <= Queued {
-			list = append(append(list, c.caller), c.ownership.behind...)
+			list = append(list, c.caller)
+		}
+		if t := c.ownership; c.state <= Queued || t.claim == c {
+			list = append(list, t.behind...) // of a claim that is held, those that advance has left to goOn
 		}
 		list = append(list, c.holds...)
 	}

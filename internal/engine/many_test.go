@@ -263,6 +263,7 @@ func TestCallsOfOneOwnerGoOnInSlices(t *testing.T) {
 	}
 	d.Replied(d.now, r, protocol.Reply{Token: many + 1}, nil)
 	for before := 0; before < len(holds); {
+		require.Len(t, d.Current(), many+len(holds), "those that go on later are shown, too")
 		n := live()
 		require.LessOrEqual(t, n-before, 2*slice+1)
 		require.Greater(t, n, before)
