@@ -95,11 +95,11 @@ func (rw *RWLock) TryAll(ctx context.Context, wants []Want, opts ...LockOption) 
 	if err != nil {
 		return nil, prefix("try lock all", err)
 	}
-	if _, ok := OwnerFromContext(ctx); !ok {
-		ctx = WithOwner(ctx, NewOwner())
-	}
 	if len(order) == 0 {
 		return []*Hold{}, nil
+	}
+	if _, ok := OwnerFromContext(ctx); !ok {
+		ctx = WithOwner(ctx, NewOwner())
 	}
 	calls := make([]request, len(order))
 	for i, want := range order {

@@ -75,12 +75,13 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	return nil
 }
 
-// checkServer checks a server, or each master of a cluster, and the locks there unless no node has answered.
+// checkServer checks a server, or each master of a cluster. If a node has answered, it also checks the locks.
 func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding,
 	[]doctor.Peer) {
 	findings, peers := a.checkNodes(ctx, url, client)
-	if !slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Status != doctor.Failed }) {
-		return findings, peers // the round trip to a node that has answered has not failed
+	answered := func(f doctor.Finding) bool { return f.Status != doctor.Failed } // of the round trip to a node
+	if !slices.ContainsFunc(findings, answered) {
+		return findings, peers
 	}
 	return append(findings, doctor.Lock(ctx, client, func() (*rwlock.RWLock, error) {
 		return rwlock.New(client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))

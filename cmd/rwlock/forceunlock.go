@@ -61,7 +61,7 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 	changed := func() error {
 		return exitf(exitFailed, "%q is not held under the token %d; nothing was changed", name, held)
 	}
-	// A delegation has many tokens, of which Inspect returns the last.
+	// A delegation has many tokens, and Inspect returns the last one. The server knows the others.
 	if held != anyToken && (len(before.Holders) == 0 || before.Token != held && !before.Holders[0].Delegated) {
 		return changed()
 	}

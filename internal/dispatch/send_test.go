@@ -338,15 +338,16 @@ func TestCopiesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, r := blocked(t)
-		q := *claimed(lua.Lock, 1)
-		d.Send(&q)
+		var sent []*protocol.Request
 		for range 1000 {
-			again := q
-			again.Again = true
-			d.Send(&again)
+			q := claimed(lua.Lock, 1)
+			q.Again = len(sent) > 0
+			sent = append(sent, q)
+			d.Send(q)
 		}
-		require.Len(t, r.all(), 1000-mostCopies)
-		for _, result := range r.all() {
+		require.Len(t, r.all(), len(sent)-1-mostCopies)
+		for i, result := range r.all() {
+			require.Same(t, sent[i], result.Request, "the oldest is refused")
 			require.ErrorIs(t, result.Err, errCopies)
 			require.True(t, protocol.Passing(result.Err))
 		}

@@ -1037,8 +1037,8 @@ func TestHoldIsRenewedWhenAVoteWasDropped(t *testing.T) {
 		r.reply(r.next(i, lua.Renew), reply)
 	}
 	require.Equal(t, engine.Live, h.State())
-	require.Zero(t, r.sends(1, lua.Vote), "others are about to be dropped")
 	r.do(func() { r.quorum.Heard(r.now, 0, fmt.Sprintf("!%015d", r.voteOf(0))) })
+	require.Zero(t, r.sends(1, lua.Vote), "the votes of others are about to be dropped")
 	r.reply(r.next(0, lua.Renew), gone)
 	r.reply(r.next(2, lua.Renew), done)
 	require.Equal(t, engine.Lapsed, h.State())

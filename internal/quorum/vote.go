@@ -285,7 +285,7 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 }
 
 // retryOwed retries to give back votes after a failure and a pause, if the server answers. After enough
-// attempts it leaves a vote to its lease. It retries some; the others are due still.
+// attempts it leaves a vote to its lease. It handles at most atOnce votes; the others stay due.
 func (q *Quorum) retryOwed(now time.Time, s *server) {
 	for range atOnce {
 		r := s.owed.First()

@@ -88,7 +88,7 @@ var homes = []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 func use(t *testing.T, rw *rwlock.RWLock, names []string, opts ...rwlock.LockOption) {
 	t.Helper()
 	for _, name := range names {
-		unlock(t, take(t, newOwner(), rw, write, name, append(opts, rwlock.MaxWait(hang))...))
+		unlock(t, take(t, newOwner(), rw, write, name, append(opts, rwlock.MaxWait(5*time.Second))...))
 	}
 }
 

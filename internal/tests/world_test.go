@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	testredis.StopShared()
 	if code == 0 {
 		err := goleak.Find()
-		for end := time.Now().Add(hang); err != nil && time.Now().Before(end); {
+		for end := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(end); {
 			err = goleak.Find() // a client that was closed while it could not connect tries again a second later
 		}
 		if err != nil {

@@ -2,8 +2,8 @@
 -- server whose mark had run out would be taken for one that has lost its data. There is one for each prefix. The hash says:
 --
 --   id          which server it is, since it last lost its data or left a generation
---   run         the run of the server process, and
---   saved       how it is known again: see run.lua
+--   run         the run of the server process, as of the last look: see run.lua
+--   saved       the server's LASTSAVE at that time
 --   generation  of the servers that vote together; none until it may vote
 --   rest        "1" while it votes for nobody, until a client admits it: it may have voted for somebody, and forgotten that
 --   longest     the longest lease in use, ms, as of since

@@ -1,9 +1,10 @@
 -- run is the run of the server process, or '' if the server does not tell. A process that was restarted with data may have forgotten its
--- last votes, unless it is durable: it never confirms what it could forget. If it is not, it rests, under another id. Only the client can
--- ask whether it is: it sends the script's text then, with one more argument, "durable" or "volatile".
+-- last votes, unless it is durable: it never confirms what it could forget. If it is not, it rests, under another id. A script cannot find
+-- out whether it is. So the reply NOSCRIPT has the client ask, and send the script's text with one more argument: "durable" or "volatile".
 --
--- LASTSAVE is the second in which the process has started, or has last saved its data. The mark has it in saved, from two seconds later on:
--- so the process is the one that was looked at then, for as long as they are the same.
+-- INFO takes long. LASTSAVE does not, and is another after a restart: it is the second in which the process has started, or has last saved
+-- its data. So the mark keeps it, and a vote looks at the run only if it has changed. It is kept two seconds later, since a process that
+-- starts in the same second has the same LASTSAVE.
 local run = string.match(tostring(redis.pcall('INFO', 'server')), 'run_id:(%x+)') or ''
 local saved = tostring(redis.pcall('LASTSAVE'))
 local known = call('HMGET', KEYS[#KEYS], 'id', 'run')
