@@ -271,10 +271,10 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	}
 }
 
-// troubled reports whether the current request of the claim, or an earlier one, failed or took long. Its
-// grant is then verified by a renewal immediately.
+// troubled reports whether the current request of the claim, or an earlier one, failed or took long, or the
+// claim was dropped. Its grant is then verified by a renewal immediately.
 func (c *claim) troubled(now time.Time) bool {
-	return c.failures > 0 || !c.asked.IsZero() && now.Sub(c.asked) >= slowReply
+	return c.wanted.dropped || c.failures > 0 || !c.asked.IsZero() && now.Sub(c.asked) >= slowReply
 }
 
 // retry begins a call again after its claim was refused, or after its grant has expired.

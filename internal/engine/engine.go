@@ -438,8 +438,12 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 		}
 	}
 	for _, n := range m.Dropped { // by force
-		if c := e.claims[n]; c != nil && c.state == Held {
+		switch c := e.claims[n]; {
+		case c == nil:
+		case c.state == Held:
 			e.renew(now, c)
+		case c.state <= Queued: // the message has overtaken its grant
+			c.wanted.dropped = true
 		}
 	}
 	for _, n := range m.AskAgain {

@@ -208,3 +208,14 @@ func TestRenewalAfterAForceIsSentAgain(t *testing.T) {
 	require.Equal(t, lua.Renew, d.sent(t).Script)
 	require.True(t, d.resent(t, lua.Renew, lease/12).Again)
 }
+
+// The message that a hold was dropped by force may overtake its grant.
+func TestForceThatOvertakesTheGrant(t *testing.T) {
+	d := newDriver()
+	h, r := d.call(t, &engine.Hold{NoRenew: true})
+	d.Heard(d.now, fmt.Sprintf("!%s", r.Claim.Number))
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	require.Equal(t, engine.Live, h.State())
+	d.Tick(d.now)
+	require.Equal(t, lua.Renew, d.sent(t).Script)
+}
