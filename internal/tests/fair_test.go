@@ -70,7 +70,7 @@ func TestWritersAreServedInOrder(t *testing.T) {
 				c := &call{w: w, done: make(chan struct{})}
 				tries = append(tries, c.start(func() (err error) {
 					for err = rwlock.ErrLocked; errors.Is(err, rwlock.ErrLocked); time.Sleep(time.Millisecond) {
-						c.hold, err = rws[0].TryLock(newOwner(), name)
+						c.hold, err = try(newOwner(), rws[0], write, name)
 					}
 					return errors.Join(err, c.hold.Unlock(context.Background()))
 				}))

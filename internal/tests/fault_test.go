@@ -565,7 +565,7 @@ func TestErrorsThatPassAreRiddenOut(t *testing.T) {
 				requireError(w, errOf(acquire(ctx, rw, mode, "a")), context.Canceled, cause)
 
 				start = time.Now()
-				require.ErrorIs(w, errOf(try(context.Background(), rw, mode, "a")), cause)
+				require.ErrorIs(w, errOf(tryOnce(context.Background(), rw, mode, "a")), cause)
 				require.ErrorIs(w, errOf(rw.Inspect(context.Background(), "a")), cause)
 				require.ErrorIs(w, rw.ForceUnlock(context.Background(), "a"), cause)
 				require.Zero(w, time.Since(start))
@@ -624,7 +624,7 @@ func TestErrorsThatDoNotPassFailAtOnce(t *testing.T) {
 			rw := w.newLockVia(f.over) // a quorum remembers what servers said
 			f.set(answer(text))
 			for _, mode := range bothModes {
-				for _, call := range []lockFunc{acquire, try} {
+				for _, call := range []lockFunc{acquire, tryOnce} {
 					start := time.Now()
 					requireError(w, errOf(call(context.Background(), rw, mode, "a")), answer(text), says)
 					require.Zero(w, time.Since(start))

@@ -475,7 +475,7 @@ func TestAnyStringIsAName(t *testing.T) {
 		var holds []*rwlock.Hold
 		var calls []*call
 		for _, name := range names {
-			h, err := rw.TryLock(newOwner(), name)
+			h, err := try(newOwner(), rw, write, name)
 			require.NoError(w, err, "%q", name)
 			require.Equal(w, name, h.Name())
 			holds = append(holds, h, take(w, h.Context(), rw, write, name), take(w, h.Context(), rw, read, name))

@@ -256,14 +256,14 @@ func TestServerLosesTheHold(t *testing.T) {
 				}
 				require.ErrorIs(w, errOf(acquire(owner, rw, mode, "n")), rwlock.ErrLost)
 				require.ErrorIs(w, h.Unlock(owner), rwlock.ErrLost)
-				require.Empty(w, w.leftovers())
+				w.requireClean()
 				unlock(w, take(w, owner, rw, mode, "n"))
 
 				// Nobody has noticed yet when the Unlock comes.
 				h = take(w, owner, rw, mode, "n")
 				w.removeKeys()
 				require.ErrorIs(w, h.Unlock(owner), rwlock.ErrLost)
-				require.Empty(w, w.leftovers())
+				w.requireClean()
 			}
 		}
 	})

@@ -195,7 +195,7 @@ func TestDowngradeThatFails(t *testing.T) {
 		var missing context.Context
 		require.ErrorContains(w, h.Downgrade(missing), "the context is nil")
 		require.Equal(w, write, h.Mode())
-		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), "n")), rwlock.ErrLocked)
+		require.ErrorIs(w, errOf(try(newOwner(), rw, read, "n")), rwlock.ErrLocked)
 		unlock(w, take(w, h.Context(), rw, write, "n"), h)
 	})
 }

@@ -285,7 +285,7 @@ func TestTracerGivesContexts(t *testing.T) {
 			rwlock.WithTracer(tr))
 		h := take(w, newOwner(), rw, write, "n")
 		require.EqualValues(w, "hold n", spanOf(h.Context()))
-		require.ErrorIs(w, errOf(rw.TryLock(context.Background(), "n")), rwlock.ErrLocked)
+		require.ErrorIs(w, errOf(try(context.Background(), rw, write, "n")), rwlock.ErrLocked)
 		unlock(w, h)
 		tr.next(w, 1, rwlock.EventEnded)
 		require.EqualValues(w, "call n", spanOf(tr.next(w, 1, rwlock.EventAcquired).Context))

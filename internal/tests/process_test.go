@@ -186,10 +186,9 @@ func (w *world) takeTurns(n int, rws ...*rwlock.RWLock) time.Duration {
 		mode, ask := []rwlock.Mode{read, read, write}[rand.IntN(3)], acquire
 		ctx, cancel := context.WithCancel(newOwner())
 		defer cancel()
-		tries := false
 		switch rand.IntN(8) {
 		case 0:
-			ask, tries = try, true
+			ask = try
 		case 1, 2:
 			ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20_000))*time.Microsecond)
 			defer cancel()
@@ -197,9 +196,7 @@ func (w *world) takeTurns(n int, rws ...*rwlock.RWLock) time.Duration {
 		start := time.Now()
 		h, err := ask(ctx, rw, mode, "n")
 		longest.Store(max(longest.Load(), int64(time.Since(start))))
-		// A try does not wait for servers of a quorum that are late, as real ones may be.
-		late := tries && w.quorum != nil && !w.fake && errors.Is(err, rwlock.ErrNoMajority)
-		if late || errors.Is(err, rwlock.ErrLocked) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		if errors.Is(err, rwlock.ErrLocked) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil
 		}
 		if err != nil {

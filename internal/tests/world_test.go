@@ -251,7 +251,7 @@ func ofLocks(keys []string) []string {
 // leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says
 // that nobody has the lock.
 func (w *world) leftovers() []string {
-	w.settle()
+	w.settle(10 * time.Millisecond)
 	var keys []string
 	for _, key := range w.keys() {
 		if strings.HasSuffix(key, "}:leases") || strings.HasSuffix(key, "}:queue") || w.inUse(key) {
@@ -307,9 +307,9 @@ func (w *world) ended(key string) bool {
 
 // settle gives the servers of a quorum time to run what calls did not wait for: Unlock returns when a
 // majority has answered.
-func (w *world) settle() {
+func (w *world) settle(d time.Duration) {
 	if w.quorum != nil {
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(d)
 	}
 }
 
@@ -328,7 +328,7 @@ func (w *world) requireHolders(rw *rwlock.RWLock, name string, n int) {
 // removeKeys has the server lose all that it knows.
 func (w *world) removeKeys() {
 	w.Helper()
-	w.settle() // or what comes late would find that its tombstone is gone
+	w.settle(100 * time.Millisecond) // or what comes late would find that its tombstone is gone
 	for _, dial := range w.servers() {
 		c := dial()
 		for _, key := range w.keys() {
@@ -339,7 +339,11 @@ func (w *world) removeKeys() {
 
 func (w *world) requireClean() {
 	w.Helper()
-	require.Empty(w, w.leftovers(), "keys of locks that are over")
+	left := w.leftovers()
+	if !w.fake {
+		eventually(w, func() bool { left = w.leftovers(); return len(left) == 0 }, "clean: %q", &left)
+	}
+	require.Empty(w, left, "keys of locks that are over")
 }
 
 // logger returns a logger whose first records are shown with the test, if that fails. More would hide why it
@@ -680,8 +684,19 @@ func acquire(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name stri
 	return rw.RLock(ctx, name, opts...)
 }
 
-// try calls TryRLock or TryLock.
+// try calls TryRLock or TryLock. On a busy machine, real servers of a quorum may be silent for so long that a
+// try does not wait for them: it is repeated.
 func try(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) (h *rwlock.Hold, err error) {
+	for end := time.Now().Add(hang); ; time.Sleep(tick) {
+		h, err = tryOnce(ctx, rw, mode, name, opts...)
+		if !errors.Is(err, rwlock.ErrNoMajority) || time.Now().After(end) {
+			return h, err
+		}
+	}
+}
+
+func tryOnce(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
 	opts ...rwlock.LockOption) (*rwlock.Hold, error) {
 	if mode == rwlock.Write {
 		return rw.TryLock(ctx, name, opts...)
