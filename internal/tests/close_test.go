@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -627,41 +626,6 @@ func TestLockCallOutlastsAnOutage(t *testing.T) {
 					unlock(w, holds...)
 					finish(next...)
 				}
-			}
-		})
-	})
-}
-
-// When the end of a wait races the grant, the call returns the lock, or an error and the lock goes on: it is
-// never owned by nobody, and never by an owner who was told that he has it not.
-func TestCancelRacesGrant(t *testing.T) {
-	onServers(t, func(w *world) {
-		rounds := 1_000
-		if !w.real {
-			rounds = 200
-		}
-		const lanes = 4
-		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
-		together(lanes, func(lane int) {
-			name := fmt.Sprint("n", lane)
-			pause := func() time.Duration { return time.Duration(rand.IntN(300)) * time.Microsecond }
-			for i := range rounds / lanes {
-				h := take(w, newOwner(), rws[0], write, name)
-				ctx, cancel := context.WithCancel(newOwner())
-				waiting := w.launch(ctx, rws[rand.IntN(2)], bothModes[i%2], name)
-				time.AfterFunc(pause(), cancel)
-				time.Sleep(pause())
-				unlock(w, h)
-				got, err := waiting.wait()
-				if err == nil {
-					holders := inspect(w, rws[0], name).Holders
-					require.Len(w, holders, 1)
-					require.Equal(w, got.Owner(), holders[0].Owner)
-					unlock(w, got)
-				} else {
-					require.ErrorIs(w, err, context.Canceled)
-				}
-				waitFree(w, rws[0], name)
 			}
 		})
 	})

@@ -3,7 +3,6 @@ package tests
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -93,67 +92,6 @@ func TestInspectWithoutALabelOutOfReach(t *testing.T) {
 	require.Len(t, state().Holders, 1)
 	require.Empty(t, state().Holders[0].Label)
 	require.Less(t, time.Since(start), hang)
-}
-
-// When the master that has a lock is killed, frozen or replaced, on a cluster or behind sentinels, the lock
-// goes on at the replica that takes over: nobody fails, holds whose leases outlast the failover are kept, and
-// waiters are served.
-func TestFailover(t *testing.T) {
-	testredis.Need(t)
-	type fault struct {
-		strike func(t *testing.T, master *testredis.Server)
-		lives  bool // the master becomes a replica, which loses what it has granted until then
-	}
-	kill := fault{strike: func(_ *testing.T, s *testredis.Server) { s.Kill() }}
-	freeze := fault{strike: func(t *testing.T, s *testredis.Server) {
-		s.Pause()
-		t.Cleanup(s.Resume)
-	}}
-	none := fault{strike: func(*testing.T, *testredis.Server) {}, lives: true}
-	each(t, map[string]fault{
-		"cluster, killed": kill, "cluster, frozen": freeze,
-	}, func(t *testing.T, c fault) {
-		cluster := testredis.StartReplicatedCluster(t, 3)
-		failsOver(t, cluster.Client(), cluster.Client(), cluster.On(0, "busy"), cluster.On(0, "idle"), func() {
-			cluster.Nodes[0].AwaitReplicas(cluster.Nodes[3]) // or else what it has not got is lost with the master
-			c.strike(t, cluster.Nodes[0])
-		}, func() { cluster.Nodes[3].AwaitRole("master") }, false)
-	})
-	each(t, map[string]fault{
-		"sentinels, killed": kill, "sentinels, frozen": freeze, "sentinels, replaced": none,
-	}, func(t *testing.T, c fault) {
-		s := testredis.StartSentinels(t)
-		failsOver(t, s.Client(), s.Client(), "busy", "idle", func() {
-			s.Master.AwaitReplicas(s.Replicas...)
-			c.strike(t, s.Master)
-		}, func() { s.Failover() }, c.lives)
-	})
-}
-
-// failsOver has the master that has two locks fail. mended returns when another has taken over. If loses is
-// set, what is granted meanwhile may be lost.
-func failsOver(t *testing.T, one, two redis.UniversalClient, busy, idle string, strike, mended func(),
-	loses bool) {
-	end := func(h *rwlock.Hold) {
-		if err := h.Unlock(t.Context()); !loses || !errors.Is(err, rwlock.ErrLost) {
-			require.NoError(t, err)
-		}
-	}
-	w, lease := &world{T: t}, rwlock.WithLease(4*time.Minute)
-	rw, other := newLockOn(t, one, lease), newLockOn(t, two, lease)
-	h := take(t, newOwner(), rw, write, busy)
-	waiting := w.enqueue(newOwner(), other, write, busy)
-	strike()
-	start := time.Now()
-	next := w.launch(newOwner(), other, write, idle)
-	mended()
-	over := time.Now()
-	end(next.granted())
-	t.Logf("the servers took %v, the first grant came %v after", over.Sub(start), next.at.Sub(over))
-	require.Less(t, next.at.Sub(over), hang/2, "the client by itself asks for the map once a minute")
-	require.NoError(t, h.Context().Err())
-	unlock(t, h)
-	end(waiting.granted())
 }
 
 // Close does not wait for a master that was replaced while nothing was in flight to it, though the client has
@@ -250,7 +188,7 @@ func TestHalfMovedSlot(t *testing.T) {
 }
 
 // While a slot moves, its node refuses a script that looks for a key which is gone. The last reader and the
-// last waiter leave a lock nevertheless, all of whose keys were there.
+// last waiter leave a lock nevertheless, all of whose keys were there, and the last reader can be handed on.
 func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	t.Parallel()
 	w, slot := &world{T: t}, newMovingSlot(t)
@@ -265,6 +203,16 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	owner := newOwner()
 	both := []*rwlock.Hold{take(t, owner, rw, write, "both"), take(t, owner, rw, read, "both")}
 	afterBoth := w.enqueue(newOwner(), rw, write, "both")
+	handsOn := map[string]*rwlock.Hold{}
+	for _, name := range []string{"detached", "attached"} {
+		list := readers(name)
+		handsOn[name] = list[0]
+		for _, mode := range []rwlock.Mode{write, read} {
+			w.enqueue(newOwner(), rw, mode, name).releases()
+		}
+		unlock(t, list[1])
+	}
+	ticket := detach(w, handsOn["attached"], time.Minute)
 
 	slot.begin()
 	unlock(t, left...)
@@ -279,8 +227,15 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	unlock(t, afterForce.granted())
 	unlock(t, both[1], both[0])
 	unlock(t, afterBoth.granted())
+	attached, err := rw.Attach(t.Context(), ticket)
+	require.NoError(t, err)
+	unlock(t, attached)
+	require.NoError(t, rw.Discard(t.Context(), detach(w, handsOn["detached"], time.Minute)))
 	slot.move()
 	slot.end()
+	for name := range handsOn {
+		waitFree(t, rw, name)
+	}
 }
 
 // While a slot moves, replicas confirm what either node writes: those of the node itself.

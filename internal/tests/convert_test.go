@@ -252,28 +252,6 @@ func TestLostRepliesOfAnUpgrade(t *testing.T) {
 	})
 }
 
-// Calls about one hold that come together leave nothing held.
-func TestConversionsBesideUnlock(t *testing.T) {
-	onServers(t, func(w *world) {
-		rw := w.newLock()
-		for i := range 20 {
-			name := fmt.Sprint("n", i)
-			h := take(w, newOwner(), rw, read, name)
-			var wg sync.WaitGroup
-			wg.Go(func() { _ = h.TryUpgrade(context.Background()) })
-			wg.Go(func() { _ = h.Downgrade(context.Background()) })
-			wg.Go(func() {
-				if ticket, err := h.Detach(context.Background(), time.Minute); err == nil {
-					_ = rw.Discard(context.Background(), ticket)
-				}
-			})
-			wg.Go(func() { _ = h.Unlock(context.Background()) })
-			wg.Wait()
-			waitFree(w, rw, name)
-		}
-	})
-}
-
 // Calls that convert one hold at the same time agree on what it is, and leave it held. Its token can be read
 // meanwhile.
 func TestConversionsTogether(t *testing.T) {
@@ -322,34 +300,6 @@ func TestTicketsDoNotPileUp(t *testing.T) {
 		n, err := c.HLen(context.Background(), "rwlock:{n}").Result()
 		require.NoError(t, err)
 		require.Less(t, n, int64(60), "fields")
-	}
-}
-
-// While a slot moves, its node refuses a script that looks for a key which is gone. The last of several
-// readers is handed on, and released, nevertheless, with readers and a writer behind it.
-func TestLastReaderIsHandedOnWhileTheSlotMoves(t *testing.T) {
-	t.Parallel()
-	w, slot := &world{T: t, real: true}, newMovingSlot(t)
-	rw := slot.lock(t, time.Minute)
-	holds := map[string]*rwlock.Hold{}
-	for _, name := range []string{"released", "detached", "attached"} {
-		holds[name] = take(t, newOwner(), rw, read, name)
-		other := take(t, newOwner(), rw, read, name)
-		for _, mode := range []rwlock.Mode{write, read} {
-			w.enqueue(newOwner(), rw, mode, name).releases()
-		}
-		unlock(t, other)
-	}
-	ticket := detach(t, holds["attached"], time.Minute)
-	slot.begin()
-	next, err := rw.Attach(context.Background(), ticket)
-	require.NoError(t, err)
-	unlock(t, next, holds["released"])
-	require.NoError(t, rw.Discard(context.Background(), detach(t, holds["detached"], time.Minute)))
-	slot.move()
-	slot.end()
-	for name := range holds {
-		waitFree(t, rw, name)
 	}
 }
 
@@ -574,7 +524,8 @@ func TestDetachWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Calls that convert a hold at the same time share what a tracer has said of it.
+// Calls that convert or release a hold at the same time leave nothing held. They share what a tracer has said
+// of it.
 func TestConversionsAtOnceWithATracer(t *testing.T) {
 	onServers(t, func(w *world) {
 		rw := w.newLock(rwlock.WithTracer(&tracer{}), rwlock.WithObserver(&journal{}))
@@ -598,8 +549,9 @@ func TestConversionsAtOnceWithATracer(t *testing.T) {
 					_ = rw.Discard(context.Background(), ticket)
 				}
 			})
+			calls.Go(func() { _ = h.Unlock(context.Background()) })
 			calls.Wait()
-			_ = h.Unlock(context.Background())
+			waitFree(w, rw, h.Name())
 		}
 	})
 }

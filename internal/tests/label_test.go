@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
@@ -512,68 +511,6 @@ func TestBadNamesAreRefused(t *testing.T) {
 }
 
 func errOf[T any](_ T, err error) error { return err }
-
-// occupy gives a lock all the keys that it can have: a writer that re-entered and reads, readers, and
-// waiters.
-func occupy(w *world, rw *rwlock.RWLock, name string) []string {
-	w.Helper()
-	alone := take(w, newOwner(), rw, write, name)
-	keys := w.keys()
-	unlock(w, alone)
-	r1, r2 := take(w, newOwner(), rw, read, name), take(w, newOwner(), rw, read, name)
-	writer := w.enqueue(newOwner(), rw, write, name)
-	keys = append(keys, w.keys()...)
-	unlock(w, r1, r2)
-	h := writer.granted()
-	inner := take(w, h.Context(), rw, write, name)
-	reader := w.enqueue(newOwner(), rw, read, name)
-	keys = append(keys, w.keys()...)
-	unlock(w, inner, h)
-	unlock(w, reader.granted())
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
-
-// The names of keys and channels are a contract between versions of the library that run side by side.
-func TestKeyAndChannelNames(t *testing.T) {
-	everywhere(t, func(w *world) {
-		for name, tag := range map[string]string{"orders:42": "{orders:42}", "{a}%": "{%7Ba%7D%25}",
-			"\x00🔒": "{\x00🔒}"} {
-			rw := w.newLock()
-			var keys []string
-			for _, key := range occupy(w, rw, name) {
-				key, ok := strings.CutPrefix(key, w.prefix+":"+tag)
-				if !ok {
-					continue // of another name
-				}
-				keys = append(keys, key)
-			}
-			require.Equal(w, []string{"", ":leases", ":queue"}, slices.Compact(keys), name)
-			all := func() []string { return channels(w, w.dial(), w.prefix) }
-			eventually(w.T, func() bool { return len(all()) > 0 }, "a subscription")
-			require.Len(w, all(), 1)
-			require.Regexp(w, "^"+regexp.QuoteMeta(w.prefix)+":wake:[-_A-Za-z0-9]{11}$", all()[0])
-			require.NoError(w, rw.Close())
-		}
-	})
-}
-
-// All keys of a lock are in one slot of a cluster, whatever bytes its name holds.
-func TestKeysShareASlot(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.Start(t, "--cluster-enabled", "yes").Client()
-	for _, name := range names {
-		keys := protocol.KeysOf("rwlock", name)
-		slots := map[int64]bool{}
-		for _, key := range []any{keys.Lock, keys.Leases, keys.Queue} {
-			slot, err := cluster.ClusterKeySlot(context.Background(), fmt.Sprint(key)).Result()
-			require.NoError(t, err)
-			slots[slot] = true
-		}
-		require.Len(t, slots, 1, "slots of the keys of %q", name)
-	}
-}
 
 // content returns what a key holds.
 func content(t testing.TB, c *redis.Client, key string) string {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -217,53 +218,19 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Calls of Downgrade and Unlock that come together leave nothing held.
-func TestDowngradeBesideUnlock(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		for i := range 20 {
-			name := fmt.Sprint("n", i)
-			h := take(w, newOwner(), rw, write, name)
-			errs := make([]error, 3)
-			together(3, func(i int) {
-				errs[i] = []func(context.Context) error{h.Downgrade, h.Downgrade, h.Unlock}[i](context.Background())
-			})
-			require.NoError(w, errs[2])
-			for _, err := range errs[:2] {
-				if err != nil {
-					require.ErrorIs(w, err, rwlock.ErrNotHeld)
-				}
-			}
-			waitFree(w, rw, name)
-		}
-	})
-}
-
-// An upgrade is refused at once, and the read hold stays as it was. Two owners that upgrade together are both
-// refused, instead of waiting for each other for ever.
+// Two owners that upgrade together are both refused at once, instead of waiting for each other for ever, also
+// beside a waiting writer, and their read holds stay as they were.
 func TestUpgradeIsRefused(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw, name := w.newLock(), "n"
-		h := take(w, newOwner(), rw, read, name)
-		refused := func() {
-			for _, lock := range []lockFunc{acquire, try} {
-				start := time.Now()
-				require.ErrorIs(w, errOf(lock(h.Context(), rw, write, name)), rwlock.ErrUpgrade)
-				w.within(w.prompt, start, time.Now())
-			}
-			require.NoError(w, h.Context().Err())
-			require.Equal(w, 1, held(w, rw, name, h.Owner(), read).Count)
-		}
-		refused()
-		other := take(w, newOwner(), rw, read, name)
-		together := []*call{w.launch(h.Context(), rw, write, name), w.launch(other.Context(), rw, write, name)}
-		for _, c := range together {
-			require.ErrorIs(w, errOf(c.wait()), rwlock.ErrUpgrade)
-		}
-		refused()
-		writer := w.enqueue(newOwner(), rw, write, name)
-		refused()
-		unlock(w, other, h)
+		rw := w.newLock()
+		holds := []*rwlock.Hold{take(w, newOwner(), rw, read, "n"), take(w, newOwner(), rw, read, "n")}
+		writer := w.enqueue(newOwner(), rw, write, "n")
+		start := time.Now()
+		together(2, func(i int) { assert.ErrorIs(w, errOf(rw.Lock(holds[i].Context(), "n")), rwlock.ErrUpgrade) })
+		w.within(w.prompt, start, time.Now())
+		requireHeld(w, holds...)
+		w.requireHolders(rw, "n", 2)
+		unlock(w, holds...)
 		unlock(w, writer.granted())
 	})
 }

@@ -197,7 +197,8 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 func TestNothingIsBrokenByAFailover(t *testing.T) {
 	testredis.Need(t)
 	usual := []string{
-		"CLUSTER FAILOVER TAKEOVER", "master killed", "subscription's node killed", "Sentinel: master killed",
+		"CLUSTER FAILOVER TAKEOVER", "master killed", "master frozen for 10 s", "subscription's node killed",
+		"SENTINEL FAILOVER", "Sentinel: master killed",
 	}
 	list := slices.DeleteFunc(topologyFaults(), func(f fault) bool {
 		return !*every && !slices.Contains(usual, f.name)
