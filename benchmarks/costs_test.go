@@ -4,6 +4,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,17 +33,8 @@ func TestCosts(t *testing.T) {
 	testredis.Need(t)
 	server := testredis.Start(t)
 	asks := server.Client()
-	newLock := func(opts ...rwlock.Option) *rwlock.RWLock {
-		rw, err := rwlock.New(server.Client(), opts...)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, rw.Close()) })
-		return rw
-	}
-	lock := func(rw *rwlock.RWLock, name string) *rwlock.Hold {
-		h, err := rw.Lock(context.Background(), name)
-		require.NoError(t, err)
-		return h
-	}
+	newLock := func(opts ...rwlock.Option) *rwlock.RWLock { return newLock(t, server, opts...) }
+	lock := func(rw *rwlock.RWLock, name string) *rwlock.Hold { return get(t, rw.Lock, name) }
 	pair := func(rw *rwlock.RWLock, name string) {
 		require.NoError(t, lock(rw, name).Unlock(context.Background()))
 	}
@@ -119,10 +112,7 @@ func TestCosts(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool {
-		s, err := short.Inspect(t.Context(), "waited for")
-		return err == nil && len(s.Waiters) == waiters
-	}, time.Minute, time.Millisecond)
+	waiting(t, short, "waited for", waiters)
 	cost(fmt.Sprint("a heartbeat, waiters of one process: ", waiters), calls(scriptRuns))
 	cancel()
 	all.Wait()
@@ -147,7 +137,97 @@ func TestCosts(t *testing.T) {
 	})
 }
 
-const scriptRuns = "cmdstat_evalsha.calls"
+// newLock returns an RWLock over a server, closed when the test ends.
+func newLock(t *testing.T, s *testredis.Server, opts ...rwlock.Option) *rwlock.RWLock {
+	rw, err := rwlock.New(s.Client(), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rw.Close()) })
+	return rw
+}
+
+// get has a lock.
+func get(t *testing.T, call func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error), name string,
+) *rwlock.Hold {
+	h, err := call(context.Background(), name)
+	require.NoError(t, err)
+	return h
+}
+
+// waiting waits until n owners wait for a lock.
+func waiting(t *testing.T, rw *rwlock.RWLock, name string, n int) {
+	require.Eventually(t, func() bool {
+		s, err := rw.Inspect(t.Context(), name)
+		return err == nil && len(s.Waiters) == n
+	}, time.Minute, time.Millisecond)
+}
+
+// A read pair costs the server the same among few readers and many.
+func TestCostAmongReaders(t *testing.T) {
+	requireSame(t, 3000, func(server *testredis.Server, readers int) (op func()) {
+		rw, name := newLock(t, server, rwlock.WithLease(time.Hour)), fmt.Sprint(readers)
+		var holds []*rwlock.Hold
+		t.Cleanup(func() { runtime.KeepAlive(holds) })
+		for range readers {
+			holds = append(holds, get(t, rw.RLock, name))
+		}
+		return func() { require.NoError(t, get(t, rw.RLock, name).Unlock(context.Background())) }
+	})
+}
+
+// A handover costs the server the same before few waiters and many.
+func TestCostAmongWaiters(t *testing.T) {
+	requireSame(t, 1000, func(server *testredis.Server, waiters int) (op func()) {
+		rw, name := newLock(t, server, rwlock.WithLease(time.Hour)), fmt.Sprint(waiters)
+		next := make(chan *rwlock.Hold, waiters+1)
+		join := func() {
+			go func() {
+				h, _ := rw.Lock(context.Background(), name)
+				next <- h
+			}()
+		}
+		holder := get(t, rw.Lock, name)
+		for range waiters {
+			join()
+		}
+		waiting(t, rw, name, waiters)
+		return func() {
+			join()
+			require.NoError(t, holder.Unlock(context.Background()))
+			holder = <-next
+			require.NotNil(t, holder)
+		}
+	})
+}
+
+// requireSame ends the test if the scripts of an operation among many take much longer than among ten.
+func requireSame(t *testing.T, many int, prepare func(server *testredis.Server, n int) (op func())) {
+	const rounds, most = 30, 2.0
+	testredis.Need(t)
+	server := testredis.Start(t)
+	asks, ops := server.Client(), []func(){prepare(server, 10), prepare(server, many)}
+	var cost [2][]float64
+	for range rounds { // in turns, so that what disturbs the machine for a while disturbs both
+		for i, op := range ops {
+			before := serverUsage(t, asks)
+			for range 10 {
+				op()
+			}
+			after := serverUsage(t, asks)
+			cost[i] = append(cost[i], (after[scriptMicros]-before[scriptMicros])/(after[scriptRuns]-before[scriptRuns]))
+		}
+	}
+	for i := range cost {
+		slices.Sort(cost[i])
+	}
+	few, among := cost[0][rounds/2], cost[1][rounds/2]
+	t.Logf("%.1f µs, and %.1f: %.2f times as much", few, among, among/few)
+	require.LessOrEqual(t, among, most*few)
+}
+
+const (
+	scriptRuns   = "cmdstat_evalsha.calls"
+	scriptMicros = "cmdstat_evalsha.usec"
+)
 
 // serverUsage returns what a server says that it has used so far, such as "used_cpu_user" and scriptRuns.
 func serverUsage(t *testing.T, c *redis.Client) map[string]float64 {
