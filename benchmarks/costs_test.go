@@ -145,9 +145,10 @@ func newLock(t *testing.T, s *testredis.Server, opts ...rwlock.Option) *rwlock.R
 	return rw
 }
 
+type lockCall = func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+
 // get has a lock.
-func get(t *testing.T, call func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error), name string,
-) *rwlock.Hold {
+func get(t *testing.T, call lockCall, name string) *rwlock.Hold {
 	h, err := call(context.Background(), name)
 	require.NoError(t, err)
 	return h
@@ -213,7 +214,8 @@ func requireSame(t *testing.T, many int, prepare func(server *testredis.Server, 
 				op()
 			}
 			after := serverUsage(t, asks)
-			cost[i] = append(cost[i], (after[scriptMicros]-before[scriptMicros])/(after[scriptRuns]-before[scriptRuns]))
+			spent := func(of string) float64 { return after[of] - before[of] }
+			cost[i] = append(cost[i], spent(scriptMicros)/spent(scriptRuns))
 		}
 	}
 	for i := range cost {
