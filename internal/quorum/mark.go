@@ -98,7 +98,7 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	if m.Resting && s.resting.IsZero() {
 		s.resting = now
 	}
-	q.noteToken(now, max(m.Top, m.Now))
+	q.noteToken(now, max(m.Top+1, m.Now)) // as much as is asked for
 }
 
 // sentAt returns when a request about a mark was sent. The machine may have been asleep since.

@@ -93,9 +93,15 @@ func (v *vote) ask(now time.Time, queue bool) {
 		left := max(lease.Duration-now.Sub(b.leased), soonest)
 		lease = protocol.NewLease(left.Truncate(time.Millisecond))
 	}
+	wanted := max(b.wanted, b.token)
+	if b.phase != won {
+		// A server that was admitted may have old data about the name, and tokens from before its rest. Its mark
+		// says no less than all that it has forgotten: this id and generation became known after it was admitted.
+		wanted = max(wanted, v.server.mark.Top+1)
+	}
 	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: lease, Try: !queue,
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
-			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
+			Wanted: protocol.TokenArg(wanted)}})
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
