@@ -1126,3 +1126,24 @@ func TestVoteOfASilentServerIsNotExpected(t *testing.T) {
 	r.reply(r.next(2, lua.Vote), r.vote(someToken))
 	require.Equal(t, engine.Live, h.State())
 }
+
+// A call without a limit does not give up while all servers answer, however short its lease, and whether it
+// collects votes or pauses.
+func TestWaiterThatCollectsIsAnswered(t *testing.T) {
+	for _, lease := range []time.Duration{100 * time.Millisecond, time.Second} {
+		t.Run(lease.String(), func(t *testing.T) {
+			r := newVotingRig(t)
+			r.answers = func(q *Request) any {
+				if q.Script == lua.Vote && q.Server != 0 {
+					return waits(time.Hour)
+				}
+				return r.serve(q)
+			}
+			h := &engine.Hold{Owner: protocol.Owner{Handle: 100}, NewOwner: true, Name: name, Mode: protocol.Write, Lease: lease}
+			r.do(func() { r.engine.Acquire(r.now, h) })
+			r.answer()
+			r.pass(time.Minute)
+			require.Equal(t, engine.Wanted, h.State(), "%v", h.Err())
+		})
+	}
+}
