@@ -339,7 +339,7 @@ func (q *Quorum) Heard(now time.Time, i int, payload string) {
 }
 
 // deliver records the votes that a message or reply reports, asks again for those claims that it says should
-// ask, and has the holds renewed whose votes were dropped by force.
+// ask, and forgets votes that were dropped by force, or has their holds renewed.
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine.Path) {
 	for _, n := range m.Granted {
 		b := q.voters[n]
@@ -366,7 +366,13 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 		}
 	}
 	for _, n := range m.Dropped {
-		if b := q.voters[n]; b != nil && b.votes[s.index].number == n {
+		b := q.voters[n]
+		switch {
+		case b == nil || b.votes[s.index].number != n:
+		case b.phase < won: // even if the reply that says that the server has voted is yet to come
+			b.votes[s.index].drop(now)
+			b.advance(now)
+		default:
 			b.votes[s.index].sought = now // the hold does not win the vote back while others are dropped
 			q.engine.Dropped(now, b.number)
 		}

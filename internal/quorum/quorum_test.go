@@ -1139,11 +1139,36 @@ func TestWaiterThatCollectsIsAnswered(t *testing.T) {
 				}
 				return r.serve(q)
 			}
-			h := &engine.Hold{Owner: protocol.Owner{Handle: 100}, NewOwner: true, Name: name, Mode: protocol.Write, Lease: lease}
+			h := &engine.Hold{Owner: protocol.Owner{Handle: 100}, NewOwner: true, Name: name, Mode: protocol.Write,
+				Lease: lease}
 			r.do(func() { r.engine.Acquire(r.now, h) })
 			r.answer()
 			r.pass(time.Minute)
 			require.Equal(t, engine.Wanted, h.State(), "%v", h.Err())
+		})
+	}
+}
+
+// A vote that was dropped by force before the claim has the lock does not count, whether the message comes
+// before the reply that says that the server has voted, or after it.
+func TestDroppedVoteDoesNotCountBeforeTheGrant(t *testing.T) {
+	for _, overtakes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the message overtakes the reply: %v", overtakes), func(t *testing.T) {
+			r, h := asking(t)
+			vote := r.next(0, lua.Vote)
+			drop := func() { r.do(func() { r.quorum.Heard(r.now, 0, fmt.Sprintf("!%015d", vote.number)) }) }
+			if overtakes {
+				drop()
+			}
+			r.reply(vote, r.vote(someToken))
+			if !overtakes {
+				drop()
+			}
+			r.votes(1)
+			require.Equal(t, engine.Wanted, h.State())
+			r.replies(0, lua.Unlock, gone)
+			r.votes(0)
+			require.Equal(t, engine.Live, h.State())
 		})
 	}
 }
