@@ -1097,6 +1097,17 @@ func TestInspectAsksNoServerThatIsSilent(t *testing.T) {
 	require.Zero(t, r.sends(0, lua.Inspect))
 	r.answer()
 	require.Len(t, r.outcomes, 1, "it does not wait for that server")
+	require.NoError(t, r.outcomes[0].Err)
+
+	r.answers = nil
+	r.do(func() { _ = r.engine.Inspect(r.now, name, "tag") })
+	r.serves(1, lua.Inspect)
+	require.Zero(t, r.sends(0, lua.Inspect))
+	r.refuse(r.next(2, lua.Inspect))
+	require.Len(t, r.outcomes, 1, "the others are not enough any more")
+	r.serves(0, lua.Inspect)
+	require.Len(t, r.outcomes, 2)
+	require.NoError(t, r.outcomes[1].Err)
 }
 
 // A hold asks again for a vote that it waits for, with each renewal: the message that grants it may be lost.
