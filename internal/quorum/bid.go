@@ -123,6 +123,9 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 
 // advance takes every step that the bid can take now.
 func (b *bid) advance(now time.Time) {
+	for _, v := range b.votes {
+		v.refresh()
+	}
 	if len(b.parked) > 0 && b.q.decided() {
 		for _, r := range b.takeParked() {
 			b.q.handle(now, r)
@@ -150,6 +153,7 @@ func (b *bid) downgrade(now time.Time, r *engine.Request) {
 	b.lock.held[b.mode]++
 	b.q.bids[b.claim] = b
 	for _, v := range b.votes {
+		v.refresh()
 		if v.state == cast {
 			v.downgrade()
 		} else {

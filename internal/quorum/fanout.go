@@ -15,6 +15,7 @@ import (
 // A fanout is a request of the engine that goes to several servers, and that a majority decides: a renewal, a
 // release, ForceUnlock or Inspect.
 type fanout struct {
+	order.Link[fanout]
 	request *engine.Request   // the request that it answers
 	bid     *bid              // nil for ForceUnlock and Inspect
 	states  []*protocol.State // of Inspect, by server; nil if it has not answered
@@ -38,7 +39,9 @@ const (
 )
 
 func (q *Quorum) newFanout(r *engine.Request, b *bid, all bool) *fanout {
-	return &fanout{request: r, bid: b, all: all, answers: make([]answer, len(q.servers))}
+	x := &fanout{request: r, bid: b, all: all, answers: make([]answer, len(q.servers))}
+	q.fanouts.PushBack(x)
+	return x
 }
 
 // counted records a server's answer.
@@ -105,6 +108,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		err = q.failure(now, x, n[refused]+without)
 	}
 	x.over = true
+	q.fanouts.Remove(x)
 	if ends && err == nil {
 		x.bid.forget()
 	}
@@ -146,6 +150,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	b.longest, b.lease, b.leased = max(b.longest, r.Lease.Duration), r.Lease, r.Sent
 	x := q.newFanout(r, b, false)
 	for _, v := range b.votes {
+		v.refresh()
 		if v.state == cast {
 			v.confirm(now, r, x)
 		}

@@ -49,8 +49,8 @@ const (
 	// mostLate is the same for requests that nobody waits for. If thousands of calls give up together, other
 	// requests do not wait behind all of theirs.
 	mostLate = 64
-	// atOnce is the largest number of bids that one call of Tick, or of a method that reports a change of the
-	// servers, advances. The others are due immediately after.
+	// atOnce is the largest number of bids that one call of Tick or Flush advances. The others are due immediately
+	// after.
 	atOnce = 250
 )
 
@@ -82,22 +82,24 @@ type Quorum struct {
 	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
-	locks   map[any]*lock           // by key
-	idle    order.List[lock, *lock] // without references, in the order in which they were released
-	bids    map[string]*bid         // by the ID of the claim
-	all     order.List[bid, *bid]   // the same bids
-	stale   int                     // how many at the front of all have not advanced since changed
-	changed time.Time               // when the servers changed
-	parked  int                     // requests that wait until the marks are known and allow them
-	voters  map[uint64]*bid         // by the numbers of their votes
-	timed   order.Timeline[*bid]    // bids that have something due
-	numbers uint64                  // the last number given to a vote, or to a request for a mark
-	voting  int                     // how many servers vote, as last reported
-	changes time.Time               // when to report that fewer or more vote; zero if as many do
-	rises   bool                    // whether more vote
-	token   int64                   // the largest token seen
-	seen    time.Time               // when that was
-	slept   time.Duration           // for how long the machine may have been asleep, in all
+	locks   map[any]*lock               // by key
+	idle    order.List[lock, *lock]     // without references, in the order in which they were released
+	bids    map[string]*bid             // by the ID of the claim
+	all     order.List[bid, *bid]       // the same bids
+	fanouts order.List[fanout, *fanout] // that are not over
+	// how many at the front of all, and of fanouts, were not looked at since changed, when the servers changed
+	stale, undecided int
+	changed          time.Time
+	parked           int                  // requests that wait until the marks are known and allow them
+	voters           map[uint64]*bid      // by the numbers of their votes
+	timed            order.Timeline[*bid] // bids that have something due
+	numbers          uint64               // the last number given to a vote, or to a request for a mark
+	voting           int                  // how many servers vote, as last reported
+	changes          time.Time            // when to report that fewer or more vote; zero if as many do
+	rises            bool                 // whether more vote
+	token            int64                // the largest token seen
+	seen             time.Time            // when that was
+	slept            time.Duration        // for how long the machine may have been asleep, in all
 
 	taken []*engine.Request // memory
 	out   Effects
@@ -158,6 +160,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
 	q.pace(now)
+	q.sweep(now)
 	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; {
 		for _, r := range q.taken {
 			q.engine.Prepare(r)
@@ -417,7 +420,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	for _, s := range q.servers {
 		at = order.Earlier(at, q.due(s))
 	}
-	if q.stale > 0 {
+	if q.stale+q.undecided > 0 {
 		at = order.Earlier(at, q.changed)
 	}
 	return at, !at.IsZero()
@@ -441,7 +444,6 @@ func (q *Quorum) pace(now time.Time) {
 func (q *Quorum) Tick(now time.Time) {
 	q.pace(now)
 	q.engine.Tick(now)
-	q.sweep(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
 			q.check(now, s)

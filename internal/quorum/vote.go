@@ -42,6 +42,7 @@ type vote struct {
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // server.subscriptions when it was last asked; -1 to ask again
 	sought     time.Time         // when a hold that lacks the vote last asked for it
+	losses     int               // server.losses when the vote got its name
 }
 
 // A party is what a server knows a vote by.
@@ -54,7 +55,7 @@ type party struct {
 // name gives a vote a name, by which the server knows it from now on.
 func (v *vote) name() {
 	b, q := v.bid, v.bid.q
-	v.slot, v.number = b.lock.slots[v.server.index].Take(), q.nextNumber()
+	v.slot, v.number, v.losses = b.lock.slots[v.server.index].Take(), q.nextNumber(), v.server.losses
 	v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 	q.voters[v.number] = b
 }
@@ -65,6 +66,13 @@ func (v *vote) downgrade() {
 	v.forget()
 	v.state, v.token, v.first, v.sent, v.former = cast, before.token, before.first, before.sent, &before.party
 	v.name()
+}
+
+// refresh forgets a vote that its server has lost.
+func (v *vote) refresh() {
+	if v.state != absent && v.losses != v.server.losses {
+		v.free()
+	}
 }
 
 // waits reports whether the claim waits in the server's queue, with no request in flight.
@@ -80,6 +88,7 @@ func (v *vote) counts(token int64, since time.Time) bool {
 // the vote.
 func (v *vote) ask(now time.Time, queue bool) {
 	b, q := v.bid, v.bid.q
+	v.refresh()
 	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
 		return
 	}
@@ -207,6 +216,7 @@ func (v *vote) forget() {
 
 // drop gives the vote back, or withdraws the request for it.
 func (v *vote) drop(now time.Time) {
+	v.refresh()
 	switch {
 	case v.state == absent:
 	case v.first.IsZero(): // nothing was sent
@@ -230,7 +240,10 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 	b.takeParked() // the claim ends, so the engine waits for no answer
 	b.latest = r
 	if x := b.release; x != nil {
-		x.request, x.over = r, false // failed requests are retried meanwhile
+		if x.over { // failed requests are retried meanwhile
+			q.fanouts.PushBack(x)
+		}
+		x.request, x.over = r, false
 		q.decide(now, x)
 		return
 	}
