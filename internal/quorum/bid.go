@@ -68,6 +68,7 @@ func (q *Quorum) newBid(r *engine.Request) *bid {
 	}
 	b.Tie = q.nextNumber()
 	q.bids[b.claim] = b
+	q.bidsMax = max(q.bidsMax, len(q.bids))
 	q.all.PushBack(b)
 	return b
 }
@@ -185,6 +186,7 @@ func (b *bid) forget() {
 	if b.q.bids[b.claim] == b {
 		delete(b.q.bids, b.claim)
 		delete(b.q.bids, b.former)
+		order.Shrink(&b.q.bids, &b.q.bidsMax)
 		b.q.all.Remove(b)
 		b.q.release(b.lock)
 	}

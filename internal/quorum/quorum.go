@@ -49,8 +49,8 @@ const (
 	// mostLate is the same for requests that nobody waits for. If thousands of calls give up together, other
 	// requests do not wait behind all of theirs.
 	mostLate = 64
-	// atOnce is the largest number of bids that one call of Tick or Flush advances. The others are due immediately
-	// after.
+	// atOnce is the largest number of bids that one call of Tick or Flush advances. The others are due
+	// immediately after.
 	atOnce = 250
 )
 
@@ -100,6 +100,8 @@ type Quorum struct {
 	token            int64                // the largest token seen
 	seen             time.Time            // when that was
 	slept            time.Duration        // for how long the machine may have been asleep, in all
+
+	locksMax, bidsMax, votersMax int // how many there have been since the maps were made
 
 	taken []*engine.Request // memory
 	out   Effects

@@ -216,8 +216,8 @@ func (q *Quorum) messagesLost(now time.Time, s *server) {
 // advanceAll advances all bids after a change of the servers: see sweep.
 func (q *Quorum) advanceAll(now time.Time) { q.stale, q.changed = q.all.Len(), now }
 
-// sweep decides fan-outs, and advances bids, about which nothing was done since the servers changed. Each call
-// of Flush does that for atOnce of them. Tick is due while there are others.
+// sweep decides fan-outs, and advances bids, that were not looked at since the servers changed. Each call of
+// Flush does that for atOnce of them. Tick is due while there are others.
 func (q *Quorum) sweep(now time.Time) {
 	for range min(q.undecided, atOnce) {
 		q.undecided--

@@ -456,3 +456,21 @@ func TestOneEventHandlesFewBids(t *testing.T) {
 		})
 	})
 }
+
+// What is known of many claims takes no memory once they have ended.
+func TestMapsShrink(t *testing.T) {
+	r := newVotingRig(t)
+	const many = 2000
+	var holds [many]*engine.Hold
+	for i := range holds {
+		holds[i] = r.call(fmt.Sprint(i))
+		r.replyAll(r.serve)
+	}
+	q := r.quorum
+	require.GreaterOrEqual(t, min(q.locksMax, q.bidsMax, q.votersMax), many)
+	for _, h := range holds {
+		r.release(h)
+		r.replyAll(r.serve)
+	}
+	require.LessOrEqual(t, max(q.locksMax, q.bidsMax, q.votersMax), mostIdle)
+}

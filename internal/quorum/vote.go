@@ -58,6 +58,7 @@ func (v *vote) name() {
 	v.slot, v.number, v.losses = b.lock.slots[v.server.index].Take(), q.nextNumber(), v.server.losses
 	v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 	q.voters[v.number] = b
+	q.votersMax = max(q.votersMax, len(q.voters))
 }
 
 // downgrade gives a vote a new name, after the mode of its bid has changed.
@@ -205,11 +206,13 @@ func (v *vote) free() {
 // forget forgets the vote, but not what the server has said about the claim. A request that was not sent yet
 // is not sent any more.
 func (v *vote) forget() {
+	q := v.bid.q
 	if r := v.request; r != nil && r.sent.IsZero() {
 		v.server.unsent.Remove(r)
-		v.bid.q.release(r.lock)
+		q.release(r.lock)
 	}
-	delete(v.bid.q.voters, v.number)
+	delete(q.voters, v.number)
+	order.Shrink(&q.voters, &q.votersMax)
 	*v = vote{bid: v.bid, server: v.server, refused: v.refused, blocked: v.blocked, obstacle: v.obstacle,
 		sought: v.sought}
 }
