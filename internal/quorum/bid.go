@@ -68,6 +68,7 @@ func (q *Quorum) newBid(r *engine.Request) *bid {
 	}
 	b.Tie = q.nextNumber()
 	q.bids[b.claim] = b
+	q.bidsMax = max(q.bidsMax, len(q.bids))
 	q.all.PushBack(b)
 	return b
 }
@@ -123,6 +124,9 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 
 // advance takes every step that the bid can take now.
 func (b *bid) advance(now time.Time) {
+	for _, v := range b.votes {
+		v.refresh()
+	}
 	if len(b.parked) > 0 && b.q.decided() {
 		for _, r := range b.takeParked() {
 			b.q.handle(now, r)
@@ -150,6 +154,7 @@ func (b *bid) downgrade(now time.Time, r *engine.Request) {
 	b.lock.held[b.mode]++
 	b.q.bids[b.claim] = b
 	for _, v := range b.votes {
+		v.refresh()
 		if v.state == cast {
 			v.downgrade()
 		} else {
@@ -181,6 +186,7 @@ func (b *bid) forget() {
 	if b.q.bids[b.claim] == b {
 		delete(b.q.bids, b.claim)
 		delete(b.q.bids, b.former)
+		order.Shrink(&b.q.bids, &b.q.bidsMax)
 		b.q.all.Remove(b)
 		b.q.release(b.lock)
 	}

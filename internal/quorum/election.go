@@ -56,6 +56,11 @@ func (b *bid) elect(now time.Time) {
 		if b.phase == collecting {
 			b.collect(now)
 		}
+		// A waiter without an answer for a lease would give up.
+		first := min(shortestCollecting, b.lease.Duration/6)
+		if b.phase != won && !b.try && now.Sub(b.collectingSince) >= first {
+			b.tellWaiting(now, b.obstacle())
+		}
 	}
 }
 
@@ -162,9 +167,6 @@ func (b *bid) collect(now time.Time) {
 		if v.state == cast && !v.counts(top, b.waitsAt) && v.server.usable() {
 			v.ask(now, true)
 		}
-	}
-	if now.Sub(b.collectingSince) >= shortestCollecting && b.pending != nil && !b.try {
-		b.tellWaiting(now, b.obstacle())
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 // A fanout is a request of the engine that goes to several servers, and that a majority decides: a renewal, a
 // release, ForceUnlock or Inspect.
 type fanout struct {
+	order.Link[fanout]
 	request *engine.Request   // the request that it answers
 	bid     *bid              // nil for ForceUnlock and Inspect
 	states  []*protocol.State // of Inspect, by server; nil if it has not answered
@@ -28,9 +29,9 @@ type fanout struct {
 type answer uint8
 
 const (
-	unasked answer = iota
-	open           // no answer yet
-	silent         // no answer yet, and the server is suspected
+	unasked answer = iota // Inspect may ask later
+	open                  // no answer yet
+	silent                // no answer yet, and the server is suspected
 	agreed
 	lacking // the server has no such vote
 	failed
@@ -38,7 +39,9 @@ const (
 )
 
 func (q *Quorum) newFanout(r *engine.Request, b *bid, all bool) *fanout {
-	return &fanout{request: r, bid: b, all: all, answers: make([]answer, len(q.servers))}
+	x := &fanout{request: r, bid: b, all: all, answers: make([]answer, len(q.servers))}
+	q.fanouts.PushBack(x)
+	return x
 }
 
 // counted records a server's answer.
@@ -77,6 +80,11 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		n[a]++
 		homeOpen = homeOpen || x.bid != nil && i == x.bid.home && a == open
 	}
+	if x.states != nil && n[unasked] > 0 && n[agreed]+n[open] < q.majority {
+		q.askRest(now, x, true)
+		q.decide(now, x)
+		return
+	}
 	without := n[unasked] + n[lacking]
 	n[failed] += n[refused]
 	reply, err := protocol.Reply{Code: protocol.Done}, error(nil)
@@ -100,6 +108,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		err = q.failure(now, x, n[refused]+without)
 	}
 	x.over = true
+	q.fanouts.Remove(x)
 	if ends && err == nil {
 		x.bid.forget()
 	}
@@ -141,6 +150,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	b.longest, b.lease, b.leased = max(b.longest, r.Lease.Duration), r.Lease, r.Sent
 	x := q.newFanout(r, b, false)
 	for _, v := range b.votes {
+		v.refresh()
 		if v.state == cast {
 			v.confirm(now, r, x)
 		}
@@ -218,30 +228,34 @@ func (b *bid) gains(now time.Time) int {
 	})
 }
 
-// toAll sends ForceUnlock or Inspect to all servers. It waits for every server that is not suspected, so that
-// no late request drops later holds. It also requests unknown marks: they decide which server is the home of
-// a name, and how many servers vote.
+// toAll sends ForceUnlock to all servers, or Inspect to those that are enough. It waits for every server that
+// is not suspected, so that no late request drops later holds. It also requests unknown marks: they decide
+// which server is the home of a name, and how many servers vote.
 func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 	x := q.newFanout(r, nil, true)
 	if r.Script == lua.Inspect {
 		x.states = make([]*protocol.State, len(q.servers))
 	}
 	q.readMarks(now)
-	passes := x.states != nil && count(q.servers, func(s *server) bool { return !s.suspected }) >= q.majority
-	lk := q.use(r.Keys)
+	q.askRest(now, x, x.states == nil)
+	q.decide(now, x)
+}
+
+// askRest sends ForceUnlock or Inspect to the servers that were not asked. suspected says whether to ask
+// those that are suspected, where the request would wait.
+func (q *Quorum) askRest(now time.Time, x *fanout, suspected bool) {
+	script, lk := x.request.Script, q.use(x.request.Keys)
 	for i, s := range q.servers {
-		if s.suspected && passes { // what it is asked would wait there
-			x.answers[i] = failed
+		if x.answers[i] != unasked || s.suspected && !suspected {
 			continue
 		}
-		each := &Request{Request: protocol.Request{Script: r.Script, Keys: lk.keys, Channels: q.channels},
-			fanout: x, lock: lk}
-		if r.Script == lua.Force {
+		each := &Request{Request: protocol.Request{Script: script, Keys: lk.keys, Channels: q.channels}, fanout: x,
+			lock: lk}
+		if script == lua.Force {
 			each.slot = lk.slots[i].Take()
 			each.Claim = protocol.NewClaim(protocol.Write, q.instance, each.slot, q.nextNumber(), protocol.Owner{})
 		}
 		q.send(now, s, each)
 	}
-	q.decide(now, x)
 	q.release(lk)
 }

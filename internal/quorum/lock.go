@@ -37,6 +37,7 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 			lk.slots[i] = engine.NewSlots(s.firstSlot, n)
 		}
 		q.locks[keys.Lock] = lk
+		q.locksMax = max(q.locksMax, len(q.locks))
 	} else if lk.refs == 0 {
 		q.idle.Remove(lk)
 	}
@@ -56,6 +57,7 @@ func (q *Quorum) release(lk *lock) {
 		oldest := q.idle.First()
 		q.idle.Remove(oldest)
 		delete(q.locks, oldest.keys.Lock)
+		order.Shrink(&q.locks, &q.locksMax)
 		for i, s := range q.servers {
 			oldest.slots[i].Forget(&s.firstSlot)
 		}

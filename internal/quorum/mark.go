@@ -72,7 +72,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 // noteMark records what a server says of itself.
 func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark) {
 	if s.mark.ID != m.ID {
-		q.forgetVotes(s)
+		q.forgetVotes(now, s)
 		s.lease = max(s.lease, s.noted)
 		s.met, s.resting, s.forgot, s.noted = now, time.Time{}, -1, 0
 		s.lost = s.mark.Generation != "" || s.mark.Resting
@@ -98,7 +98,7 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	if m.Resting && s.resting.IsZero() {
 		s.resting = now
 	}
-	q.noteToken(now, max(m.Top, m.Now))
+	q.noteToken(now, max(m.Top+1, m.Now)) // as much as is asked for
 }
 
 // sentAt returns when a request about a mark was sent. The machine may have been asleep since.
@@ -112,7 +112,7 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 		case other == s || !other.known || other.mark.ID != m.ID && (m.Run == "" || other.mark.Run != m.Run):
 		case other.suspected: // its address may lead elsewhere by now
 			other.known = false
-			q.forgetVotes(other)
+			q.forgetVotes(now, other)
 		default:
 			s.err = fmt.Errorf("clients %d and %d of the quorum are of the same server", min(s.index, other.index),
 				max(s.index, other.index))

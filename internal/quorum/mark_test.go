@@ -3,6 +3,7 @@ package quorum
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -576,4 +577,38 @@ func TestAnswerOfBeforeASleepIsOld(t *testing.T) {
 		r.reply(q, r.serve(q))
 	}
 	require.Zero(t, r.sends(0, lua.Vote))
+}
+
+// A claim that has waited since before a server was admitted asks it for a token larger than all that the
+// server may have forgotten: the token that the claim's home has given it may be smaller.
+func TestTokenIsLargerThanWhatAnAdmittedServerHasForgotten(t *testing.T) {
+	const lost, forgotten = 1, someToken + 1_000_000_000_000
+	r, h := asking(t)
+	r.votes(0)
+	r.replies(2, lua.Vote, waits(time.Hour))
+	r.servers[lost].loses("new")
+	r.replies(lost, lua.Vote, unmarked)
+	r.servers[0].top, r.servers[2].top = fmt.Sprint(forgotten), fmt.Sprint(forgotten)
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Script == lua.Mark && q.VoteArgs.Args[0] == "admit":
+			r.servers[lost].top = q.VoteArgs.Args[4]
+		case q.Script != lua.Vote:
+		case q.Server == 2:
+			return waits(time.Hour)
+		default: // the server's data about the name is old
+			return r.vote(max(someToken, tokenOf(t, q)))
+		}
+		return r.serve(q)
+	}
+	r.answer()
+	r.pass(2 * longestInUse)
+	require.Equal(t, engine.Live, h.State())
+	require.Greater(t, h.Token(), forgotten)
+}
+
+func tokenOf(t *testing.T, q *Request) int64 {
+	wanted, err := strconv.ParseInt(q.VoteArgs.Wanted, 10, 64)
+	require.NoError(t, err)
+	return wanted
 }

@@ -49,8 +49,8 @@ const (
 	// mostLate is the same for requests that nobody waits for. If thousands of calls give up together, other
 	// requests do not wait behind all of theirs.
 	mostLate = 64
-	// atOnce is the largest number of bids that one call of Tick, or of a method that reports a change of the
-	// servers, advances. The others are due immediately after.
+	// atOnce is the largest number of bids that one call of Tick or Flush advances. The others are due
+	// immediately after.
 	atOnce = 250
 )
 
@@ -82,22 +82,26 @@ type Quorum struct {
 	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
-	locks   map[any]*lock           // by key
-	idle    order.List[lock, *lock] // without references, in the order in which they were released
-	bids    map[string]*bid         // by the ID of the claim
-	all     order.List[bid, *bid]   // the same bids
-	stale   int                     // how many at the front of all have not advanced since changed
-	changed time.Time               // when the servers changed
-	parked  int                     // requests that wait until the marks are known and allow them
-	voters  map[uint64]*bid         // by the numbers of their votes
-	timed   order.Timeline[*bid]    // bids that have something due
-	numbers uint64                  // the last number given to a vote, or to a request for a mark
-	voting  int                     // how many servers vote, as last reported
-	changes time.Time               // when to report that fewer or more vote; zero if as many do
-	rises   bool                    // whether more vote
-	token   int64                   // the largest token seen
-	seen    time.Time               // when that was
-	slept   time.Duration           // for how long the machine may have been asleep, in all
+	locks   map[any]*lock               // by key
+	idle    order.List[lock, *lock]     // without references, in the order in which they were released
+	bids    map[string]*bid             // by the ID of the claim
+	all     order.List[bid, *bid]       // the same bids
+	fanouts order.List[fanout, *fanout] // that are not over
+	// how many at the front of all, and of fanouts, were not looked at since changed, when the servers changed
+	stale, undecided int
+	changed          time.Time
+	parked           int                  // requests that wait until the marks are known and allow them
+	voters           map[uint64]*bid      // by the numbers of their votes
+	timed            order.Timeline[*bid] // bids that have something due
+	numbers          uint64               // the last number given to a vote, or to a request for a mark
+	voting           int                  // how many servers vote, as last reported
+	changes          time.Time            // when to report that fewer or more vote; zero if as many do
+	rises            bool                 // whether more vote
+	token            int64                // the largest token seen
+	seen             time.Time            // when that was
+	slept            time.Duration        // for how long the machine may have been asleep, in all
+
+	locksMax, bidsMax, votersMax int // how many there have been since the maps were made
 
 	taken []*engine.Request // memory
 	out   Effects
@@ -158,6 +162,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
 	q.pace(now)
+	q.sweep(now)
 	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; {
 		for _, r := range q.taken {
 			q.engine.Prepare(r)
@@ -339,7 +344,7 @@ func (q *Quorum) Heard(now time.Time, i int, payload string) {
 }
 
 // deliver records the votes that a message or reply reports, asks again for those claims that it says should
-// ask, and has the holds renewed whose votes were dropped by force.
+// ask, and forgets votes that were dropped by force, or has their holds renewed.
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine.Path) {
 	for _, n := range m.Granted {
 		b := q.voters[n]
@@ -366,7 +371,13 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 		}
 	}
 	for _, n := range m.Dropped {
-		if b := q.voters[n]; b != nil && b.votes[s.index].number == n {
+		b := q.voters[n]
+		switch {
+		case b == nil || b.votes[s.index].number != n:
+		case b.phase < won: // even if the reply that says that the server has voted is yet to come
+			b.votes[s.index].drop(now)
+			b.advance(now)
+		default:
 			b.votes[s.index].sought = now // the hold does not win the vote back while others are dropped
 			q.engine.Dropped(now, b.number)
 		}
@@ -411,7 +422,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	for _, s := range q.servers {
 		at = order.Earlier(at, q.due(s))
 	}
-	if q.stale > 0 {
+	if q.stale+q.undecided > 0 {
 		at = order.Earlier(at, q.changed)
 	}
 	return at, !at.IsZero()
@@ -435,7 +446,6 @@ func (q *Quorum) pace(now time.Time) {
 func (q *Quorum) Tick(now time.Time) {
 	q.pace(now)
 	q.engine.Tick(now)
-	q.sweep(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
 			q.check(now, s)

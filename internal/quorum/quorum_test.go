@@ -1097,6 +1097,17 @@ func TestInspectAsksNoServerThatIsSilent(t *testing.T) {
 	require.Zero(t, r.sends(0, lua.Inspect))
 	r.answer()
 	require.Len(t, r.outcomes, 1, "it does not wait for that server")
+	require.NoError(t, r.outcomes[0].Err)
+
+	r.answers = nil
+	r.do(func() { _ = r.engine.Inspect(r.now, name, "tag") })
+	r.serves(1, lua.Inspect)
+	require.Zero(t, r.sends(0, lua.Inspect))
+	r.refuse(r.next(2, lua.Inspect))
+	require.Len(t, r.outcomes, 1, "the others are not enough any more")
+	r.serves(0, lua.Inspect)
+	require.Len(t, r.outcomes, 2)
+	require.NoError(t, r.outcomes[1].Err)
 }
 
 // A hold asks again for a vote that it waits for, with each renewal: the message that grants it may be lost.
@@ -1125,4 +1136,50 @@ func TestVoteOfASilentServerIsNotExpected(t *testing.T) {
 	require.True(t, r.quorum.servers[1].suspected)
 	r.reply(r.next(2, lua.Vote), r.vote(someToken))
 	require.Equal(t, engine.Live, h.State())
+}
+
+// A call without a limit does not give up while all servers answer, however short its lease, and whether it
+// collects votes or pauses.
+func TestWaiterThatCollectsIsAnswered(t *testing.T) {
+	for _, lease := range []time.Duration{100 * time.Millisecond, time.Second} {
+		t.Run(lease.String(), func(t *testing.T) {
+			r := newVotingRig(t)
+			r.answers = func(q *Request) any {
+				if q.Script == lua.Vote && q.Server != 0 {
+					return waits(time.Hour)
+				}
+				return r.serve(q)
+			}
+			h := &engine.Hold{Owner: protocol.Owner{Handle: 100}, NewOwner: true, Name: name, Mode: protocol.Write,
+				Lease: lease}
+			r.do(func() { r.engine.Acquire(r.now, h) })
+			r.answer()
+			r.pass(time.Minute)
+			require.Equal(t, engine.Wanted, h.State(), "%v", h.Err())
+		})
+	}
+}
+
+// A vote that was dropped by force before the claim has the lock does not count, whether the message comes
+// before the reply that says that the server has voted, or after it.
+func TestDroppedVoteDoesNotCountBeforeTheGrant(t *testing.T) {
+	for _, overtakes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the message overtakes the reply: %v", overtakes), func(t *testing.T) {
+			r, h := asking(t)
+			vote := r.next(0, lua.Vote)
+			drop := func() { r.do(func() { r.quorum.Heard(r.now, 0, fmt.Sprintf("!%015d", vote.number)) }) }
+			if overtakes {
+				drop()
+			}
+			r.reply(vote, r.vote(someToken))
+			if !overtakes {
+				drop()
+			}
+			r.votes(1)
+			require.Equal(t, engine.Wanted, h.State())
+			r.replies(0, lua.Unlock, gone)
+			r.votes(0)
+			require.Equal(t, engine.Live, h.State())
+		})
+	}
 }

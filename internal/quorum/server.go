@@ -51,6 +51,7 @@ type server struct {
 	late   lane                          // of requests that nobody waits for
 	owed   order.List[Request, *Request] // votes that could not be given back, next attempt first
 	ending int                           // votes that are being given back
+	losses int                           // how often its votes were forgotten
 
 	subscriptions int  // how often messages may have been lost
 	warned        bool // the log says that waiters learn of its votes only from heartbeats
@@ -195,24 +196,15 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 		return
 	}
 	s.suspected = true
-	for _, list := range []*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late.flying, &s.late.unsent} {
-		for r := range list.All() {
-			if r.fanout != nil {
-				q.decide(now, r.fanout)
-			}
-		}
-	}
+	q.undecided = q.fanouts.Len()
 	q.advanceAll(now)
 	q.handleParked(now)
 }
 
-// forgetVotes forgets the votes of a server that has lost its data.
-func (q *Quorum) forgetVotes(s *server) {
-	for b := range q.all.All() {
-		if v := b.votes[s.index]; v.state != absent {
-			v.free()
-		}
-	}
+// forgetVotes has every claim forget the vote of a server that has lost its data.
+func (q *Quorum) forgetVotes(now time.Time, s *server) {
+	s.losses++
+	q.advanceAll(now)
 }
 
 // messagesLost has every claim ask again that waits on a server.
@@ -221,15 +213,20 @@ func (q *Quorum) messagesLost(now time.Time, s *server) {
 	q.advanceAll(now)
 }
 
-// advanceAll advances all bids after a change of the servers: atOnce of them now, and the others in later
-// calls of Tick.
-func (q *Quorum) advanceAll(now time.Time) {
-	q.stale, q.changed = q.all.Len(), now
-	q.sweep(now)
-}
+// advanceAll advances all bids after a change of the servers: see sweep.
+func (q *Quorum) advanceAll(now time.Time) { q.stale, q.changed = q.all.Len(), now }
 
-// sweep advances bids that have not advanced since the servers changed.
+// sweep decides fan-outs, and advances bids, that were not looked at since the servers changed. Each call of
+// Flush does that for atOnce of them. Tick is due while there are others.
 func (q *Quorum) sweep(now time.Time) {
+	for range min(q.undecided, atOnce) {
+		q.undecided--
+		if x := q.fanouts.First(); x != nil {
+			q.fanouts.Remove(x)
+			q.fanouts.PushBack(x)
+			q.decide(now, x)
+		}
+	}
 	for range min(q.stale, atOnce) {
 		q.stale--
 		if b := q.all.First(); b != nil {

@@ -374,3 +374,103 @@ func TestTickIsLateSinceTheLastEvent(t *testing.T) {
 	require.True(t, r.quorum.servers[1].suspected)
 	require.True(t, r.quorum.servers[2].suspected)
 }
+
+// One event handles few bids, however many there are. The others follow.
+func TestOneEventHandlesFewBids(t *testing.T) {
+	const many, home = 4 * atOnce, 0
+	// slices expects that a number grows to many, by no more than atOnce with each event.
+	slices := func(r *rig, handled func() int) {
+		n := 0
+		for range many {
+			require.LessOrEqual(r.t, handled()-n, atOnce)
+			if n = handled(); n == many {
+				return
+			}
+			at, ok := r.quorum.Next()
+			require.True(r.t, ok)
+			require.False(r.t, at.After(r.now))
+			r.do(func() { r.quorum.Tick(r.now) })
+		}
+		require.Equal(r.t, many, n)
+	}
+	t.Run("releases that had run before", func(t *testing.T) {
+		r := newVotingRig(t)
+		var holds [10]*engine.Hold
+		for i := range holds {
+			holds[i] = r.call(fmt.Sprint(i))
+			r.replyAll(r.serve)
+		}
+		r.queue(many)
+		for _, h := range holds {
+			r.release(h)
+		}
+		r.do(func() {
+			for range holds {
+				r.quorum.Replied(r.now, r.next(home, lua.Unlock), doneBefore, nil)
+			}
+		})
+		slices(r, func() (asked int) {
+			for _, q := range r.quorum.servers[home].open() {
+				if q.Script == lua.Vote {
+					asked++
+				}
+			}
+			return asked
+		})
+	})
+	t.Run("a server that has lost its data", func(t *testing.T) {
+		r := newVotingRig(t)
+		r.queue(many)
+		r.servers[home].loses("new")
+		r.do(func() { r.quorum.readMark(r.now, r.quorum.servers[home]) })
+		r.serves(home, lua.Mark)
+		slices(r, func() (forgotten int) {
+			for b := range r.quorum.all.All() {
+				if b.votes[home].state == absent {
+					forgotten++
+				}
+			}
+			return forgotten
+		})
+	})
+	t.Run("releases that wait for a silent home", func(t *testing.T) {
+		r := newVotingRig(t)
+		var holds [many]*engine.Hold
+		for i := range holds {
+			holds[i] = r.acquire(protocol.Read, false)
+			r.replyAll(r.serve)
+		}
+		silent := r.probe(home)
+		for _, h := range holds {
+			r.release(h)
+			r.replyAll(r.healthy(home))
+		}
+		r.fail(silent)
+		slices(r, func() (released int) {
+			for _, h := range holds {
+				if h.State() == engine.Finished {
+					released++
+				}
+			}
+			return released
+		})
+	})
+}
+
+// What is known of many claims takes no memory once they have ended.
+func TestMapsShrink(t *testing.T) {
+	r := newVotingRig(t)
+	const many = 2000
+	var holds [many]*engine.Hold
+	for i := range holds {
+		holds[i] = r.call(fmt.Sprint(i))
+		r.replyAll(r.serve)
+	}
+	q := r.quorum
+	require.GreaterOrEqual(t, min(q.locksMax, q.bidsMax, q.votersMax), many)
+	for _, h := range holds {
+		r.release(h)
+		r.replyAll(r.serve)
+	}
+	require.LessOrEqual(t, max(q.locksMax, q.bidsMax, q.votersMax), mostIdle)
+}

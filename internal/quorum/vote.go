@@ -42,6 +42,7 @@ type vote struct {
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // server.subscriptions when it was last asked; -1 to ask again
 	sought     time.Time         // when a hold that lacks the vote last asked for it
+	losses     int               // server.losses when the vote got its name
 }
 
 // A party is what a server knows a vote by.
@@ -54,9 +55,10 @@ type party struct {
 // name gives a vote a name, by which the server knows it from now on.
 func (v *vote) name() {
 	b, q := v.bid, v.bid.q
-	v.slot, v.number = b.lock.slots[v.server.index].Take(), q.nextNumber()
+	v.slot, v.number, v.losses = b.lock.slots[v.server.index].Take(), q.nextNumber(), v.server.losses
 	v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 	q.voters[v.number] = b
+	q.votersMax = max(q.votersMax, len(q.voters))
 }
 
 // downgrade gives a vote a new name, after the mode of its bid has changed.
@@ -65,6 +67,13 @@ func (v *vote) downgrade() {
 	v.forget()
 	v.state, v.token, v.first, v.sent, v.former = cast, before.token, before.first, before.sent, &before.party
 	v.name()
+}
+
+// refresh forgets a vote that its server has lost.
+func (v *vote) refresh() {
+	if v.state != absent && v.losses != v.server.losses {
+		v.free()
+	}
 }
 
 // waits reports whether the claim waits in the server's queue, with no request in flight.
@@ -80,6 +89,7 @@ func (v *vote) counts(token int64, since time.Time) bool {
 // the vote.
 func (v *vote) ask(now time.Time, queue bool) {
 	b, q := v.bid, v.bid.q
+	v.refresh()
 	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
 		return
 	}
@@ -93,9 +103,15 @@ func (v *vote) ask(now time.Time, queue bool) {
 		left := max(lease.Duration-now.Sub(b.leased), soonest)
 		lease = protocol.NewLease(left.Truncate(time.Millisecond))
 	}
+	wanted := max(b.wanted, b.token)
+	if b.phase != won {
+		// A server that was admitted may have old data about the name, and tokens from before its rest. Its mark
+		// says no less than all that it has forgotten: this id and generation became known after it was admitted.
+		wanted = max(wanted, v.server.mark.Top+1)
+	}
 	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: lease, Try: !queue,
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
-			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
+			Wanted: protocol.TokenArg(wanted)}})
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
@@ -190,17 +206,20 @@ func (v *vote) free() {
 // forget forgets the vote, but not what the server has said about the claim. A request that was not sent yet
 // is not sent any more.
 func (v *vote) forget() {
+	q := v.bid.q
 	if r := v.request; r != nil && r.sent.IsZero() {
 		v.server.unsent.Remove(r)
-		v.bid.q.release(r.lock)
+		q.release(r.lock)
 	}
-	delete(v.bid.q.voters, v.number)
+	delete(q.voters, v.number)
+	order.Shrink(&q.voters, &q.votersMax)
 	*v = vote{bid: v.bid, server: v.server, refused: v.refused, blocked: v.blocked, obstacle: v.obstacle,
 		sought: v.sought}
 }
 
 // drop gives the vote back, or withdraws the request for it.
 func (v *vote) drop(now time.Time) {
+	v.refresh()
 	switch {
 	case v.state == absent:
 	case v.first.IsZero(): // nothing was sent
@@ -224,7 +243,10 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 	b.takeParked() // the claim ends, so the engine waits for no answer
 	b.latest = r
 	if x := b.release; x != nil {
-		x.request, x.over = r, false // failed requests are retried meanwhile
+		if x.over { // failed requests are retried meanwhile
+			q.fanouts.PushBack(x)
+		}
+		x.request, x.over = r, false
 		q.decide(now, x)
 		return
 	}

@@ -90,7 +90,7 @@ func byField(lists map[meaning]string) map[string]meaning {
 // do: memory, what errors and traces say, hashes that are computed again, and when to ask for a delegation,
 // which an eager layer does always. TestNormalizingOfAQuorumIsSound explores with them, too.
 var layerMemory = byField(map[meaning]string{
-	skip: "Quorum.taken Quorum.out Layer.taken Layer.passed",
+	skip: "Quorum.taken Quorum.out Quorum.locksMax Quorum.bidsMax Quorum.votersMax Layer.taken Layer.passed",
 	normalized: `
 		name.uses name.need name.served name.recalled name.notBefore
 		Request.For bid.latest server.err`,
