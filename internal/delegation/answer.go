@@ -58,12 +58,7 @@ func (d *Layer) use(r *engine.Request) *name {
 			n.need = poorNeed
 		}
 		d.names[n.key] = n
-		d.known.PushBack(n)
-		if d.known.Len() > mostKnown {
-			oldest := d.known.First()
-			d.known.Remove(oldest)
-			delete(d.names, oldest.key)
-		}
+		d.remember(n)
 	case n.state == None:
 		d.known.Remove(n)
 		d.known.PushBack(n)
@@ -81,7 +76,16 @@ func (d *Layer) route(now time.Time, e *entry) {
 		d.recall(now, n, false)
 	}
 	h := e.ask.Hold()
-	switch special := h.NoRenew || h.Lease != d.config.Hold; { // it asks for what a delegation does not give
+	special := h.NoRenew || h.Lease != d.config.Hold // it asks for what a delegation does not give
+	if n.state == Gated && (special || e.ask.Try) {
+		d.ungate(now, n) // it is not to overtake those that wait
+	}
+	switch {
+	case special && n.state == Asked:
+		d.park(e)
+	case special && n.state == Live && (n.mode == protocol.Write || e.mode == protocol.Write):
+		d.recall(now, n, false) // those that wait under the delegation wait on the server first
+		d.send(e)
 	case special, n.state > Live:
 		d.send(e)
 	case n.state == Live && n.mode == protocol.Read && e.mode == protocol.Write:
@@ -95,8 +99,12 @@ func (d *Layer) route(now time.Time, e *entry) {
 		if n.doubted.IsZero() {
 			d.exhausted(now, n)
 		}
-		d.park(e)
-	case n.state == Asked, n.state == Gated && !e.ask.Try:
+		if len(n.calls) == 0 && !e.ask.Try && n.table.blocks(e) {
+			d.local(now, e) // it has to wait in any case, and its turn counts from now on
+		} else {
+			d.park(e)
+		}
+	case n.state == Asked, n.state == Gated:
 		d.park(e)
 	case n.state == None && d.wants(now, e):
 		d.begin(now, e)

@@ -933,13 +933,22 @@ func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	r.answer(lua.Lock)
 	second := r.write()
 	require.Empty(t, r.sent)
-	try := r.call(engine.Hold{Mode: protocol.Write, Try: true})
-	require.Equal(t, try, r.next(lua.Lock).Hold(), "a Try does not wait")
-	r.do(func() { _, _ = r.engine.Release(r.now, first) })
-	r.answer(lua.Unlock)
-	require.Zero(t, r.sends(lua.Delegate), "the Try is at the server")
 	r.pass(gatePatience)
 	require.Equal(t, second, r.next(lua.Lock).Hold(), "it has waited for long enough")
+	r.do(func() { _, _ = r.engine.Release(r.now, first) })
+	r.answer(lua.Unlock)
+}
+
+// A Try does not wait for calls of the RWLock that are at the server, nor overtake those that do.
+func TestTryDoesNotOvertakeCallsThatWaitForOthers(t *testing.T) {
+	r := newRig(t)
+	r.write()
+	r.answer(lua.Lock)
+	second := r.write()
+	require.Empty(t, r.sent)
+	try := r.call(engine.Hold{Mode: protocol.Write, Try: true})
+	require.Equal(t, second, r.next(lua.Lock).Hold())
+	require.Equal(t, try, r.next(lua.Lock).Hold())
 }
 
 // Claims that the engine has left to their leases, since the server did not answer, keep no delegation from

@@ -145,5 +145,15 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 func (d *Layer) forget(n *name) {
 	n.state, n.asked, n.failures, n.early = None, time.Time{}, 0, false
 	d.timed.Remove(n)
+	d.remember(n)
+}
+
+// remember keeps a name without a delegation, in place of the one that was used the longest ago.
+func (d *Layer) remember(n *name) {
 	d.known.PushBack(n)
+	if d.known.Len() > mostKnown {
+		oldest := d.known.First()
+		d.known.Remove(oldest)
+		delete(d.names, oldest.key)
+	}
 }

@@ -30,7 +30,8 @@ func (d *Layer) wants(now time.Time, e *entry) bool {
 		}
 		return false
 	}
-	return !d.blocked(n, d.modeFor(e)) || !e.ask.Try && !now.Before(n.notGated)
+	// A call waits here only if it would have to wait on the server, too.
+	return !d.blocked(n, d.modeFor(e)) || d.blocked(n, e.mode) && !e.ask.Try && !now.Before(n.notGated)
 }
 
 // earn changes the credit of a name, and of all.
@@ -211,6 +212,11 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	case err != nil && latest:
 		d.fail(now, n)
 		d.schedule(n)
+		waits := n.waits
+		n.waits = nil
+		for _, r := range waits { // the engine reports it, and asks again
+			d.engine.Replied(now, r, protocol.Reply{}, err)
+		}
 		return
 	case err != nil:
 		return

@@ -63,9 +63,8 @@ func (t *table) waited() bool { return t.readers.Len()+t.writers.Len() > 0 }
 // ask grants the lock to an entry, or queues the entry unless it is a try. It reports whether the lock was
 // granted.
 func (t *table) ask(e *entry, try bool) bool {
-	blocked := t.waited() || t.writer != nil || e.mode == protocol.Write && t.holders.Len() > 0
 	switch {
-	case !blocked:
+	case !t.blocks(e):
 		t.enter(e)
 		return true
 	case try:
@@ -76,6 +75,11 @@ func (t *table) ask(e *entry, try bool) bool {
 		t.queue(e).PushBack(e)
 	}
 	return false
+}
+
+// blocks reports whether an entry has to wait.
+func (t *table) blocks(e *entry) bool {
+	return t.waited() || t.writer != nil || e.mode == protocol.Write && t.holders.Len() > 0
 }
 
 func (t *table) queue(e *entry) *order.List[entry, *entry] {
