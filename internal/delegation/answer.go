@@ -81,6 +81,9 @@ func (d *Layer) route(now time.Time, e *entry) {
 		d.ungate(now, n) // it is not to overtake those that wait
 	}
 	switch {
+	case e.ask.Try && n.state == Live && n.doubted.IsZero() && n.table.blocks(e):
+		e.place = over
+		d.queued(now, e)
 	case special && n.state == Asked:
 		d.park(e)
 	case special && n.state == Live && (n.mode == protocol.Write || e.mode == protocol.Write):
@@ -145,7 +148,7 @@ func (d *Layer) local(now time.Time, e *entry) {
 	n := e.name
 	idle := n.table.empty()
 	switch {
-	case n.table.ask(e, e.ask.Try):
+	case n.table.ask(e):
 		if idle {
 			d.idle.Remove(n)
 		}

@@ -925,6 +925,24 @@ func TestWriterEndsAReadDelegation(t *testing.T) {
 	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID[1])
 }
 
+// A try that a hold under the delegation blocks fails at once, as on the server, and costs no delegation.
+func TestTryFailsBesideHoldsUnderTheDelegation(t *testing.T) {
+	for _, m := range []protocol.Mode{protocol.Read, protocol.Write} {
+		r := newRig0(t)
+		r.delegate("n", m)
+		inside := r.call(engine.Hold{Mode: m})
+		for _, noRenew := range []bool{false, true} {
+			try := r.call(engine.Hold{Mode: protocol.Write, Try: true, NoRenew: noRenew})
+			require.Equal(t, engine.Failed, try.State())
+			require.Equal(t, engine.ErrLocked, try.Err())
+			o, known, ours := r.engine.Obstacle(r.now, try)
+			require.True(t, known && ours)
+			require.Equal(t, inside.Owner, o.Holder)
+		}
+		require.Empty(t, r.sent)
+	}
+}
+
 // Where calls of the RWLock itself are in the way on the server, new ones wait for a moment, so that the lock
 // can be delegated.
 func TestCallsWaitForThoseAtTheServer(t *testing.T) {

@@ -60,20 +60,15 @@ func (t *table) empty() bool { return t.holders.Len() == 0 && !t.waited() }
 
 func (t *table) waited() bool { return t.readers.Len()+t.writers.Len() > 0 }
 
-// ask grants the lock to an entry, or queues the entry unless it is a try. It reports whether the lock was
-// granted.
-func (t *table) ask(e *entry, try bool) bool {
-	switch {
-	case !t.blocks(e):
+// ask grants the lock to an entry, or queues the entry. It reports whether the lock was granted.
+func (t *table) ask(e *entry) bool {
+	if !t.blocks(e) {
 		t.enter(e)
 		return true
-	case try:
-		e.place = over
-	default:
-		t.tickets++
-		e.place, e.ticket = waits, t.tickets
-		t.queue(e).PushBack(e)
 	}
+	t.tickets++
+	e.place, e.ticket = waits, t.tickets
+	t.queue(e).PushBack(e)
 	return false
 }
 
