@@ -86,15 +86,13 @@ func (d *Layer) route(now time.Time, e *entry) {
 		d.queued(now, e)
 	case special && n.state == Asked:
 		d.park(e)
-	case special && n.state == Live && (n.mode == protocol.Write || e.mode == protocol.Write):
+	case n.state == Live && (n.mode == protocol.Write && special ||
+		n.mode == protocol.Read && e.mode == protocol.Write):
+		n.alternates = n.alternates || !special
+		d.charge(n)
 		d.recall(now, n, false) // those that wait under the delegation wait on the server first
 		d.send(e)
 	case special, n.state > Live:
-		d.send(e)
-	case n.state == Live && n.mode == protocol.Read && e.mode == protocol.Write:
-		n.alternates = true
-		d.charge(n)
-		d.recall(now, n, false)
 		d.send(e)
 	case n.state == Live && n.doubted.IsZero() && (e.mode == protocol.Read || n.token < n.top):
 		d.local(now, e)

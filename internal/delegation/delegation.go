@@ -24,7 +24,7 @@ const (
 	mostIdle  = 1024
 	mostKnown = 4096
 	// Delegations have to pay. Each call that a delegation answers earns a credit of 1, for its name and for
-	// all names together. A recall costs others about as much as cost calls. A return for a writer of this
+	// all names together. A recall costs others about as much as cost calls. A return for a call of this
 	// RWLock, and a request that is refused, are charged as much. A name begins with newCredit: if its first
 	// delegation answers only the call that requested it, nothing is left. The credit or debt of a name is
 	// mostCredit at most, that of all names mostOfAll.
@@ -209,7 +209,7 @@ func entryIn(data *any) (e *entry) {
 
 // Replied takes the reply of the server, or the error with which a request failed.
 func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
-	d.recalled(now, reply.Message)
+	d.recalled(now, reply.Message, false) // a reply recalls what is in the way of the call itself
 	if o, ok := r.Tag.(*own); ok {
 		if err == nil {
 			d.trip = min(d.trip, now.Sub(r.Sent))
@@ -251,7 +251,7 @@ func (d *Layer) Heard(now time.Time, payload string) {
 	if !ok {
 		return
 	}
-	d.recalled(now, m)
+	d.recalled(now, m, true)
 	for _, number := range m.Dropped {
 		switch n := d.numbers[number]; {
 		case n == nil:

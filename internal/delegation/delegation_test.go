@@ -943,6 +943,28 @@ func TestTryFailsBesideHoldsUnderTheDelegation(t *testing.T) {
 	}
 }
 
+// A call of the RWLock itself that needs the server is charged once, though the server recalls the
+// delegation, too, and says so in each reply.
+func TestOwnCallsAreChargedOnce(t *testing.T) {
+	for m, call := range map[protocol.Mode]engine.Hold{
+		protocol.Read:  {Mode: protocol.Write},
+		protocol.Write: {Mode: protocol.Write, NoRenew: true},
+	} {
+		r := newRig0(t)
+		number := r.delegate("n", m)
+		inside, n := r.call(engine.Hold{Mode: m}), r.layer.names[protocol.KeysOf("p", "n").Lock]
+		credit := n.credit
+		r.call(call)
+		r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Message: protocol.Message{Recalled: []uint64{number}}})
+		r.pass(lease / 3)
+		r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Top: r.token + 2*block, Recalled: true})
+		r.do(func() { _, _ = r.engine.Release(r.now, inside) })
+		r.answer(lua.Return)
+		require.Equal(t, credit-cost, n.credit)
+		require.Zero(t, n.notBefore)
+	}
+}
+
 // Where calls of the RWLock itself are in the way on the server, new ones wait for a moment, so that the lock
 // can be delegated.
 func TestCallsWaitForThoseAtTheServer(t *testing.T) {

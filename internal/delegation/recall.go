@@ -11,15 +11,15 @@ import (
 
 // How a delegation ends: by a recall, or by the end of its lease.
 
-// recalled recalls the delegations that a message names, if they stand.
-func (d *Layer) recalled(now time.Time, m protocol.Message) {
+// recalled recalls the delegations that a message names, if they stand. others is as in recall.
+func (d *Layer) recalled(now time.Time, m protocol.Message, others bool) {
 	for i, number := range slices.Concat(m.Recalled, m.Tried) {
 		switch n := d.numbers[number]; {
 		case n == nil:
 		case n.state == Asked:
 			n.early = true
 		default:
-			d.recall(now, n, true)
+			d.recall(now, n, others)
 			if i >= len(m.Recalled) {
 				d.tell(now, n)
 			}

@@ -43,7 +43,7 @@ func (d *Layer) earn(n *name, credit int) {
 	d.credit = min(max(d.credit+credit, -mostOfAll), mostOfAll)
 }
 
-// charge notes a recall, a return for a writer of the RWLock, or a refusal. It decides how many calls on
+// charge notes a recall, a return for a call of the RWLock, or a refusal. It decides how many calls on
 // the name must precede the next request.
 func (d *Layer) charge(n *name) {
 	d.earn(n, -cost)
@@ -245,8 +245,6 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	case reply.Recalled && n.state == Live:
 		d.recall(now, n, true)
 		d.tell(now, n) // the message is lost, and may have been a try's
-	case reply.Recalled:
-		d.recall(now, n, true)
 	case latest && n.mode == protocol.Write && n.token >= n.top:
 		d.recall(now, n, false) // the server's clock was set back, and only the server has more tokens
 	}
