@@ -240,8 +240,18 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		e.name.out[e.mode] = max(e.name.out[e.mode]-1, 0) // it may be one that is not counted any more
 		d.open(now, e.name)
 	}
-	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil && n.lasts() {
-		d.doubt(now, n) // it was dropped, most likely
+	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil {
+		d.dropped(now, n) // most likely
+	}
+}
+
+// dropped is called when a delegation may have been dropped by force.
+func (d *Layer) dropped(now time.Time, n *name) {
+	switch {
+	case n.lasts():
+		d.doubt(now, n)
+	case n.state == Asked: // this has overtaken the reply
+		n.doubted = now
 	}
 }
 
@@ -253,12 +263,8 @@ func (d *Layer) Heard(now time.Time, payload string) {
 	}
 	d.recalled(now, m, true)
 	for _, number := range m.Dropped {
-		switch n := d.numbers[number]; {
-		case n == nil:
-		case n.lasts():
-			d.doubt(now, n)
-		case n.state == Asked: // the message has overtaken the reply
-			n.doubted = now
+		if n := d.numbers[number]; n != nil {
+			d.dropped(now, n)
 		}
 	}
 	d.engine.Heard(now, payload)

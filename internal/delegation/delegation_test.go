@@ -1085,6 +1085,20 @@ func TestLossIsTold(t *testing.T) {
 	require.True(t, r.layer.Idle())
 }
 
+// The reply to a ForceUnlock may overtake the one that grants the delegation which it has dropped.
+func TestForcedBeforeTheGrantIsKnown(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	take := r.next(lua.Delegate)
+	r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", 0, nil)) })
+	r.answer(lua.Force)
+	r.reply(take, r.granted(take))
+	require.Equal(t, engine.Wanted, h.State())
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.NotThere})
+	require.Equal(t, h, r.next(lua.Lock).Hold())
+}
+
 // A request for a delegation that fails, or is not answered, is given up, and returned in case it was
 // granted. The calls go to the server.
 func TestUnansweredDelegation(t *testing.T) {
