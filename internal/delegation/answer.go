@@ -198,7 +198,13 @@ func (d *Layer) serve(now time.Time, n *name) {
 
 // end handles the end of a claim that the server does not know.
 func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
-	n, held := e.name, e.place == holds
+	n := e.name
+	if reads := e.reads; e.place == leaves && reads != nil && reads.place == holds && r.Script != lua.Convert {
+		n.leaving = slices.DeleteFunc(n.leaving, func(other *entry) bool { return other == e })
+		e.place, e = over, reads // the engine ends both, and the answer is for both
+		e.since = time.Time{}    // neither is confirmed yet
+	}
+	held := e.place == holds
 	if e.end = r; e.place == leaves {
 		return
 	}
@@ -251,7 +257,7 @@ func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
 	case e == nil:
 		n := former.name
 		e = &entry{name: n, ask: r, mode: protocol.Read, since: now, extended: former.extended}
-		former.extended = false
+		former.extended, former.reads = false, e
 		*r.LayerData() = e
 		if former.place == remote {
 			d.send(e)

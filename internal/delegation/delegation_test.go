@@ -872,6 +872,28 @@ func TestReleaseDuringADowngrade(t *testing.T) {
 	require.Zero(t, r.layer.names[protocol.KeysOf("p", "m").Lock].out)
 }
 
+// The next in line enters when such a read hold is released. A renewal that was sent before does not confirm
+// the release.
+func TestReleaseDuringADowngradeLetsTheNextIn(t *testing.T) {
+	r := newRig(t)
+	w, read := r.downgrading()
+	before, next := r.next(lua.Delegate), r.write()
+	require.Equal(t, engine.Wanted, next.State())
+	r.now = r.now.Add(time.Millisecond)
+	r.do(func() { _, _ = r.engine.Release(r.now, read) })
+	require.Equal(t, engine.Live, next.State())
+	r.reply(before, r.granted(before))
+	require.NotEqual(t, engine.Finished, w.State())
+	r.do(func() { r.layer.recall(r.now, r.layer.names[protocol.KeysOf("p", "n").Lock], true) })
+	require.Zero(t, r.sends(lua.Return))
+	require.NoError(t, r.release(next))
+	r.answer(lua.Return)
+	require.Equal(t, engine.Finished, w.State())
+	require.NoError(t, w.Err())
+	require.Equal(t, engine.Finished, read.State())
+	require.NoError(t, read.Err())
+}
+
 // The release of what was held for longer than a round trip waits until the server has confirmed that the
 // delegation stood, and so does that of a downgrade. The read hold lasts meanwhile, and is lost if the
 // delegation is.

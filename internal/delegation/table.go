@@ -34,6 +34,7 @@ type entry struct {
 	since  time.Time       // of a holder: when it was granted the lock; of one that leaves: when it was released
 	until  time.Time       // of a holder: until when the engine may rely on the hold, by the last reply
 	end    *engine.Request // of one that leaves: the last that releases it
+	reads  *entry          // of one that leaves: what it is downgraded to, or nil
 	// of a holder: the delegation was to be renewed for longer than it lasted, for an Extend
 	extended bool
 }
