@@ -136,8 +136,7 @@ func (d *Layer) routeCalls(now time.Time, n *name) { d.unpark(n, func(e *entry) 
 
 // send passes a call on to the server.
 func (d *Layer) send(e *entry) {
-	e.place = remote
-	e.name.out[e.mode]++
+	e.goes()
 	d.pass(e.ask)
 }
 

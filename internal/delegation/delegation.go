@@ -161,6 +161,7 @@ type name struct {
 
 	// When to delegate:
 	out        [protocol.Write + 1]int // claims that the server knows, by mode
+	counts     int                     // how many times ungate has counted them
 	uses       int                     // calls since the last delegation ended, or was refused
 	need       int                     // as many are needed before the next is asked for
 	credit     int                     // what its delegations have earned, less what they have cost
@@ -237,7 +238,9 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 	d.engine.Replied(now, r, reply, err)
 	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
-		e.name.out[e.mode] = max(e.name.out[e.mode]-1, 0) // it may be one that is not counted any more
+		if e.counted == e.name.counts {
+			e.name.out[e.mode]--
+		}
 		d.open(now, e.name)
 	}
 	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil {

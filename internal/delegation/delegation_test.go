@@ -1031,6 +1031,8 @@ func TestCallsDoNotWaitForWhatIsLeftToItsLease(t *testing.T) {
 	waits := r.write()
 	r.pass(gateMost)
 	r.answer(lua.Lock) // it has waited for what the engine has given up
+	r.reply(late, protocol.Reply{Refused: true})
+	require.Equal(t, 1, r.layer.names[protocol.KeysOf("p", "n").Lock].out[protocol.Write], "that is counted no more")
 	r.do(func() { _, _ = r.engine.Release(r.now, waits) })
 	r.answer(lua.Unlock)
 	r.write()

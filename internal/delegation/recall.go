@@ -61,8 +61,7 @@ func (d *Layer) recall(now time.Time, n *name, others bool) {
 func (d *Layer) handOver(now time.Time, n *name) {
 	n.more = false
 	for e := n.table.first(); e != nil; e = n.table.first() {
-		e.place = remote
-		n.out[e.mode]++
+		e.goes()
 		d.engine.Again(now, e.ask)
 	}
 	n.table.owed = 0
@@ -79,8 +78,7 @@ func (d *Layer) lapse(now time.Time, n *name) {
 	n.waits = nil
 	for e := n.table.holders.First(); e != nil; e = n.table.holders.First() {
 		n.table.leave(e)
-		e.place = remote // the server knows nothing of it, and says so
-		n.out[e.mode]++
+		e.goes() // the server knows nothing of it, and says so
 		d.engine.Lose(now, e.ask)
 	}
 	d.giveBack(now, n)
@@ -120,8 +118,7 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	if !confirmed {
 		d.slot++ // a late request may come for this one
 		for _, e := range n.leaving {
-			e.place = remote // the server knows nothing of it, and says so
-			n.out[e.mode]++
+			e.goes() // the server knows nothing of it, and says so
 			d.pass(e.end)
 		}
 		n.leaving = nil

@@ -99,9 +99,10 @@ func (d *Layer) open(now time.Time, n *name) {
 // engine may have left some to their leases, of which no reply tells.
 func (d *Layer) ungate(now time.Time, n *name) {
 	clear(n.out[:])
+	n.counts++
 	for _, data := range d.engine.LayerDataOf(n.name) {
 		if e, ok := data.(*entry); ok && e.place == remote {
-			n.out[e.mode]++
+			e.goes()
 		}
 	}
 	n.notGated = now.Add(gatePause)

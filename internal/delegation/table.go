@@ -37,12 +37,19 @@ type entry struct {
 	reads  *entry          // of one that leaves: what it is downgraded to, or nil
 	// of a holder: the delegation was to be renewed for longer than it lasted, for an Extend
 	extended bool
+	counted  int // of one that the server knows: the last of name.counts that has it
 }
 
 // rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before
 // the delegation.
 func (e *entry) rely(r *engine.Request) {
 	e.until = order.Earlier(e.name.until, engine.Deadline(r.Sent, r.Lease.Duration))
+}
+
+// goes notes that the server knows a claim from now on.
+func (e *entry) goes() {
+	e.place, e.counted = remote, e.name.counts
+	e.name.out[e.mode]++
 }
 
 // place is where a claim is.
