@@ -805,6 +805,17 @@ func TestSpecialCallsGoToTheServer(t *testing.T) {
 	require.Zero(t, r.layer.names[protocol.KeysOf("p", "m").Lock].out, "the server has nothing any more")
 }
 
+// They do not overtake calls that wait under the delegation.
+func TestSpecialCallsWaitBehindThoseUnderTheDelegation(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	r.write()
+	waits := r.write()
+	special := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
+	require.Same(t, waits, r.next(lua.Lock).Hold())
+	require.Same(t, special, r.next(lua.Lock).Hold())
+}
+
 // Under a delegation, a downgrade asks nobody. It lets in who waits to read.
 func TestDowngradeUnderADelegation(t *testing.T) {
 	r := newRig(t)
@@ -1163,6 +1174,35 @@ func TestGrantAfterTheDelegationLastsForItsOwnLease(t *testing.T) {
 	require.Equal(t, engine.Deadline(asked, hold), waiter.Deadline())
 }
 
+// However many delegations end together, no more names are remembered than otherwise.
+func TestNamesAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.layer.config.Eager = true
+	var holds []*engine.Hold
+	r.do(func() {
+		for i := range mostIdle + mostKnown + 10 {
+			h := &engine.Hold{Name: fmt.Sprint("n", i), Owner: engine.Owner{Handle: uint64(i + 1)}, Lease: hold,
+				Mode: protocol.Write, Bounded: true}
+			r.engine.Acquire(r.now, h)
+			holds = append(holds, h)
+		}
+	})
+	for range 2 {
+		sent := r.sent
+		r.sent = nil
+		r.do(func() {
+			for _, q := range sent {
+				r.layer.Replied(r.now, q, r.granted(q), nil)
+			}
+			for _, h := range holds {
+				_, _ = r.engine.Release(r.now, h)
+			}
+		})
+	}
+	require.Equal(t, mostIdle, len(r.layer.numbers))
+	require.Equal(t, mostIdle+mostKnown, len(r.layer.names))
+}
+
 // Close returns all delegations in one go, and those that are used with the holds under them.
 func TestCloseReturnsEverything(t *testing.T) {
 	r := newRig(t)
@@ -1317,6 +1357,20 @@ func TestExtensionNeedsOneRenewal(t *testing.T) {
 	require.Empty(t, r.sent)
 }
 
+// Holds whose renewal waits for the delegation's learn that it has failed.
+func TestFailedRenewalIsReported(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	h := r.write()
+	var x engine.Extension
+	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
+	var fx engine.Effects
+	r.layer.Replied(r.now, r.next(lua.Delegate), protocol.Reply{}, errSilence)
+	r.layer.Flush(r.now, &fx)
+	require.Len(t, fx.Log, 1)
+	require.Equal(t, errSilence, fx.Log[0].Err)
+}
+
 // If the reply to the renewal is lost, the next renewal asks for as much.
 func TestExtensionIsRepeated(t *testing.T) {
 	r := newRig(t)
@@ -1334,6 +1388,21 @@ func TestExtensionIsRepeated(t *testing.T) {
 	require.True(t, over)
 	require.NoError(t, err)
 	require.False(t, h.Deadline().Before(want))
+}
+
+// A reader that comes while the delegation is in doubt, and has to wait in any case, is let in when the
+// writer leaves, before the next one.
+func TestReaderThatComesInDoubtHasItsTurn(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	first, second := r.write(), r.write()
+	r.hear("!%d", number)
+	reader := r.read()
+	r.do(func() { _, _ = r.engine.Release(r.now, first) })
+	require.Equal(t, engine.Wanted, reader.State())
+	r.answer(lua.Delegate)
+	require.Equal(t, engine.Live, reader.State())
+	require.Equal(t, engine.Wanted, second.State())
 }
 
 // While a delegation is in doubt, a crowd of readers waits for the renewal, and keeps nobody busy.

@@ -65,6 +65,9 @@ func (d *Layer) handOver(now time.Time, n *name) {
 		d.engine.Again(now, e.ask)
 	}
 	n.table.owed = 0
+	for _, r := range d.engine.Requests(nil) { // before those of the calls that came later
+		d.handle(now, r)
+	}
 	d.routeCalls(now, n)
 }
 
