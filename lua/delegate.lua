@@ -105,7 +105,10 @@ if its_token then -- a request to begin it has run before; a client that has tha
       end
     end
     put('used', used)
-    ask_first() -- a try that waits for it is refused
+    ask_first() -- tries that wait for it are refused
+    for _, id in ipairs(call('ZRANGE', QUEUE, 0, NEARBY)) do
+      ask(id)
+    end
   end
 elseif ARGV[7] ~= 'take' then
   return {0, unfinished(), '', '', '', '', 0}

@@ -410,3 +410,27 @@ func TestTryWaitsForIdleDelegations(t *testing.T) {
 	reply, _ = try("w5?/10")
 	require.NotZero(t, reply.Token)
 }
+
+// A reader that tries waits for an idle write delegation beside other readers. It asks again when the lock is
+// known to be held. A writer that tries does not wait beside others.
+func TestReadersThatTryWaitForAnIdleDelegationTogether(t *testing.T) {
+	r := newRedisRig(t, false)
+	take := r.requests(t, "d9/3")[0]
+	take.Claim = protocol.NewClaim(protocol.Write, "instance009", 1_000_000, 50, protocol.Owner{})
+	reply, _ := r.run(t, take)
+	require.Equal(t, protocol.Done, reply.Code)
+	r.play(t, "r2/30")
+	for _, word := range []string{"r3?/30", "r4?/30"} {
+		reply, told := r.run(t, r.requests(t, word)[0])
+		require.True(t, reply.Idle)
+		require.Equal(t, []uint64{50}, told["instance009"].Tried)
+	}
+	reply, _ = r.run(t, r.requests(t, "w5?/30")[0])
+	require.False(t, reply.Idle)
+	used := *take
+	used.Keep, used.Used = true, true
+	_, told := r.run(t, &used)
+	require.Equal(t, []uint64{4}, told[instance(4)].AskAgain)
+	reply, _ = r.run(t, r.requests(t, "r4?/30")[0])
+	require.False(t, reply.Idle)
+}

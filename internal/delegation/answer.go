@@ -58,12 +58,7 @@ func (d *Layer) use(r *engine.Request) *name {
 			n.need = poorNeed
 		}
 		d.names[n.key] = n
-		d.known.PushBack(n)
-		if d.known.Len() > mostKnown {
-			oldest := d.known.First()
-			d.known.Remove(oldest)
-			delete(d.names, oldest.key)
-		}
+		d.remember(n)
 	case n.state == None:
 		d.known.Remove(n)
 		d.known.PushBack(n)
@@ -81,13 +76,23 @@ func (d *Layer) route(now time.Time, e *entry) {
 		d.recall(now, n, false)
 	}
 	h := e.ask.Hold()
-	switch special := h.NoRenew || h.Lease != d.config.Hold; { // it asks for what a delegation does not give
-	case special, n.state > Live:
-		d.send(e)
-	case n.state == Live && n.mode == protocol.Read && e.mode == protocol.Write:
-		n.alternates = true
+	special := h.NoRenew || h.Lease != d.config.Hold // it asks for what a delegation does not give
+	if n.state == Gated && (special || e.ask.Try) {
+		d.ungate(now, n) // it is not to overtake those that wait
+	}
+	switch {
+	case e.ask.Try && n.state == Live && n.doubted.IsZero() && n.table.blocks(e):
+		e.place = over
+		d.queued(now, e)
+	case special && n.state == Asked:
+		d.park(e)
+	case n.state == Live && (n.mode == protocol.Write && special ||
+		n.mode == protocol.Read && e.mode == protocol.Write):
+		n.alternates = n.alternates || !special
 		d.charge(n)
-		d.recall(now, n, false)
+		d.recall(now, n, false) // those that wait under the delegation wait on the server first
+		d.send(e)
+	case special, n.state > Live:
 		d.send(e)
 	case n.state == Live && n.doubted.IsZero() && (e.mode == protocol.Read || n.token < n.top):
 		d.local(now, e)
@@ -95,8 +100,12 @@ func (d *Layer) route(now time.Time, e *entry) {
 		if n.doubted.IsZero() {
 			d.exhausted(now, n)
 		}
-		d.park(e)
-	case n.state == Asked, n.state == Gated && !e.ask.Try:
+		if len(n.calls) == 0 && !e.ask.Try && n.table.blocks(e) {
+			d.local(now, e) // it has to wait in any case, and its turn counts from now on
+		} else {
+			d.park(e)
+		}
+	case n.state == Asked, n.state == Gated:
 		d.park(e)
 	case n.state == None && d.wants(now, e):
 		d.begin(now, e)
@@ -127,8 +136,7 @@ func (d *Layer) routeCalls(now time.Time, n *name) { d.unpark(n, func(e *entry) 
 
 // send passes a call on to the server.
 func (d *Layer) send(e *entry) {
-	e.place = remote
-	e.name.out[e.mode]++
+	e.goes()
 	d.pass(e.ask)
 }
 
@@ -137,7 +145,7 @@ func (d *Layer) local(now time.Time, e *entry) {
 	n := e.name
 	idle := n.table.empty()
 	switch {
-	case n.table.ask(e, e.ask.Try):
+	case n.table.ask(e):
 		if idle {
 			d.idle.Remove(n)
 		}
@@ -189,7 +197,13 @@ func (d *Layer) serve(now time.Time, n *name) {
 
 // end handles the end of a claim that the server does not know.
 func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
-	n, held := e.name, e.place == holds
+	n := e.name
+	if reads := e.reads; e.place == leaves && reads != nil && reads.place == holds && r.Script != lua.Convert {
+		n.leaving = slices.DeleteFunc(n.leaving, func(other *entry) bool { return other == e })
+		e.place, e = over, reads // the engine ends both, and the answer is for both
+		e.since = time.Time{}    // neither is confirmed yet
+	}
+	held := e.place == holds
 	if e.end = r; e.place == leaves {
 		return
 	}
@@ -242,7 +256,7 @@ func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
 	case e == nil:
 		n := former.name
 		e = &entry{name: n, ask: r, mode: protocol.Read, since: now, extended: former.extended}
-		former.extended = false
+		former.extended, former.reads = false, e
 		*r.LayerData() = e
 		if former.place == remote {
 			d.send(e)

@@ -24,7 +24,7 @@ const (
 	mostIdle  = 1024
 	mostKnown = 4096
 	// Delegations have to pay. Each call that a delegation answers earns a credit of 1, for its name and for
-	// all names together. A recall costs others about as much as cost calls. A return for a writer of this
+	// all names together. A recall costs others about as much as cost calls. A return for a call of this
 	// RWLock, and a request that is refused, are charged as much. A name begins with newCredit: if its first
 	// delegation answers only the call that requested it, nothing is left. The credit or debt of a name is
 	// mostCredit at most, that of all names mostOfAll.
@@ -161,6 +161,7 @@ type name struct {
 
 	// When to delegate:
 	out        [protocol.Write + 1]int // claims that the server knows, by mode
+	counts     int                     // how many times ungate has counted them
 	uses       int                     // calls since the last delegation ended, or was refused
 	need       int                     // as many are needed before the next is asked for
 	credit     int                     // what its delegations have earned, less what they have cost
@@ -209,7 +210,7 @@ func entryIn(data *any) (e *entry) {
 
 // Replied takes the reply of the server, or the error with which a request failed.
 func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
-	d.recalled(now, reply.Message)
+	d.recalled(now, reply.Message, false) // a reply recalls what is in the way of the call itself
 	if o, ok := r.Tag.(*own); ok {
 		if err == nil {
 			d.trip = min(d.trip, now.Sub(r.Sent))
@@ -237,11 +238,23 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 	d.engine.Replied(now, r, reply, err)
 	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
-		e.name.out[e.mode] = max(e.name.out[e.mode]-1, 0) // it may be one that is not counted any more
+		if e.counted == e.name.counts {
+			e.name.out[e.mode]--
+		}
 		d.open(now, e.name)
 	}
-	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil && n.lasts() {
-		d.doubt(now, n) // it was dropped, most likely
+	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil {
+		d.dropped(now, n) // most likely
+	}
+}
+
+// dropped is called when a delegation may have been dropped by force.
+func (d *Layer) dropped(now time.Time, n *name) {
+	switch {
+	case n.lasts():
+		d.doubt(now, n)
+	case n.state == Asked: // this has overtaken the reply
+		n.doubted = now
 	}
 }
 
@@ -251,14 +264,10 @@ func (d *Layer) Heard(now time.Time, payload string) {
 	if !ok {
 		return
 	}
-	d.recalled(now, m)
+	d.recalled(now, m, true)
 	for _, number := range m.Dropped {
-		switch n := d.numbers[number]; {
-		case n == nil:
-		case n.lasts():
-			d.doubt(now, n)
-		case n.state == Asked: // the message has overtaken the reply
-			n.doubted = now
+		if n := d.numbers[number]; n != nil {
+			d.dropped(now, n)
 		}
 	}
 	d.engine.Heard(now, payload)

@@ -805,6 +805,17 @@ func TestSpecialCallsGoToTheServer(t *testing.T) {
 	require.Zero(t, r.layer.names[protocol.KeysOf("p", "m").Lock].out, "the server has nothing any more")
 }
 
+// They do not overtake calls that wait under the delegation.
+func TestSpecialCallsWaitBehindThoseUnderTheDelegation(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	r.write()
+	waits := r.write()
+	special := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
+	require.Same(t, waits, r.next(lua.Lock).Hold())
+	require.Same(t, special, r.next(lua.Lock).Hold())
+}
+
 // Under a delegation, a downgrade asks nobody. It lets in who waits to read.
 func TestDowngradeUnderADelegation(t *testing.T) {
 	r := newRig(t)
@@ -872,6 +883,28 @@ func TestReleaseDuringADowngrade(t *testing.T) {
 	require.Zero(t, r.layer.names[protocol.KeysOf("p", "m").Lock].out)
 }
 
+// The next in line enters when such a read hold is released. A renewal that was sent before does not confirm
+// the release.
+func TestReleaseDuringADowngradeLetsTheNextIn(t *testing.T) {
+	r := newRig(t)
+	w, read := r.downgrading()
+	before, next := r.next(lua.Delegate), r.write()
+	require.Equal(t, engine.Wanted, next.State())
+	r.now = r.now.Add(time.Millisecond)
+	r.do(func() { _, _ = r.engine.Release(r.now, read) })
+	require.Equal(t, engine.Live, next.State())
+	r.reply(before, r.granted(before))
+	require.NotEqual(t, engine.Finished, w.State())
+	r.do(func() { r.layer.recall(r.now, r.layer.names[protocol.KeysOf("p", "n").Lock], true) })
+	require.Zero(t, r.sends(lua.Return))
+	require.NoError(t, r.release(next))
+	r.answer(lua.Return)
+	require.Equal(t, engine.Finished, w.State())
+	require.NoError(t, w.Err())
+	require.Equal(t, engine.Finished, read.State())
+	require.NoError(t, read.Err())
+}
+
 // The release of what was held for longer than a round trip waits until the server has confirmed that the
 // delegation stood, and so does that of a downgrade. The read hold lasts meanwhile, and is lost if the
 // delegation is.
@@ -925,6 +958,46 @@ func TestWriterEndsAReadDelegation(t *testing.T) {
 	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID[1])
 }
 
+// A try that a hold under the delegation blocks fails at once, as on the server, and costs no delegation.
+func TestTryFailsBesideHoldsUnderTheDelegation(t *testing.T) {
+	for _, m := range []protocol.Mode{protocol.Read, protocol.Write} {
+		r := newRig0(t)
+		r.delegate("n", m)
+		inside := r.call(engine.Hold{Mode: m})
+		for _, noRenew := range []bool{false, true} {
+			try := r.call(engine.Hold{Mode: protocol.Write, Try: true, NoRenew: noRenew})
+			require.Equal(t, engine.Failed, try.State())
+			require.Equal(t, engine.ErrLocked, try.Err())
+			o, known, ours := r.engine.Obstacle(r.now, try)
+			require.True(t, known && ours)
+			require.Equal(t, inside.Owner, o.Holder)
+		}
+		require.Empty(t, r.sent)
+	}
+}
+
+// A call of the RWLock itself that needs the server is charged once, though the server recalls the
+// delegation, too, and says so in each reply.
+func TestOwnCallsAreChargedOnce(t *testing.T) {
+	for m, call := range map[protocol.Mode]engine.Hold{
+		protocol.Read:  {Mode: protocol.Write},
+		protocol.Write: {Mode: protocol.Write, NoRenew: true},
+	} {
+		r := newRig0(t)
+		number := r.delegate("n", m)
+		inside, n := r.call(engine.Hold{Mode: m}), r.layer.names[protocol.KeysOf("p", "n").Lock]
+		credit := n.credit
+		r.call(call)
+		r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Message: protocol.Message{Recalled: []uint64{number}}})
+		r.pass(lease / 3)
+		r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Top: r.token + 2*block, Recalled: true})
+		r.do(func() { _, _ = r.engine.Release(r.now, inside) })
+		r.answer(lua.Return)
+		require.Equal(t, credit-cost, n.credit)
+		require.Zero(t, n.notBefore)
+	}
+}
+
 // Where calls of the RWLock itself are in the way on the server, new ones wait for a moment, so that the lock
 // can be delegated.
 func TestCallsWaitForThoseAtTheServer(t *testing.T) {
@@ -933,13 +1006,22 @@ func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	r.answer(lua.Lock)
 	second := r.write()
 	require.Empty(t, r.sent)
-	try := r.call(engine.Hold{Mode: protocol.Write, Try: true})
-	require.Equal(t, try, r.next(lua.Lock).Hold(), "a Try does not wait")
-	r.do(func() { _, _ = r.engine.Release(r.now, first) })
-	r.answer(lua.Unlock)
-	require.Zero(t, r.sends(lua.Delegate), "the Try is at the server")
 	r.pass(gatePatience)
 	require.Equal(t, second, r.next(lua.Lock).Hold(), "it has waited for long enough")
+	r.do(func() { _, _ = r.engine.Release(r.now, first) })
+	r.answer(lua.Unlock)
+}
+
+// A Try does not wait for calls of the RWLock that are at the server, nor overtake those that do.
+func TestTryDoesNotOvertakeCallsThatWaitForOthers(t *testing.T) {
+	r := newRig(t)
+	r.write()
+	r.answer(lua.Lock)
+	second := r.write()
+	require.Empty(t, r.sent)
+	try := r.call(engine.Hold{Mode: protocol.Write, Try: true})
+	require.Equal(t, second, r.next(lua.Lock).Hold())
+	require.Equal(t, try, r.next(lua.Lock).Hold())
 }
 
 // Claims that the engine has left to their leases, since the server did not answer, keep no delegation from
@@ -960,6 +1042,8 @@ func TestCallsDoNotWaitForWhatIsLeftToItsLease(t *testing.T) {
 	waits := r.write()
 	r.pass(gateMost)
 	r.answer(lua.Lock) // it has waited for what the engine has given up
+	r.reply(late, protocol.Reply{Refused: true})
+	require.Equal(t, 1, r.layer.names[protocol.KeysOf("p", "n").Lock].out[protocol.Write], "that is counted no more")
 	r.do(func() { _, _ = r.engine.Release(r.now, waits) })
 	r.answer(lua.Unlock)
 	r.write()
@@ -1036,6 +1120,20 @@ func TestLossIsTold(t *testing.T) {
 	require.True(t, r.layer.Idle())
 }
 
+// The reply to a ForceUnlock may overtake the one that grants the delegation which it has dropped.
+func TestForcedBeforeTheGrantIsKnown(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	take := r.next(lua.Delegate)
+	r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", 0, nil)) })
+	r.answer(lua.Force)
+	r.reply(take, r.granted(take))
+	require.Equal(t, engine.Wanted, h.State())
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.NotThere})
+	require.Equal(t, h, r.next(lua.Lock).Hold())
+}
+
 // A request for a delegation that fails, or is not answered, is given up, and returned in case it was
 // granted. The calls go to the server.
 func TestUnansweredDelegation(t *testing.T) {
@@ -1074,6 +1172,35 @@ func TestGrantAfterTheDelegationLastsForItsOwnLease(t *testing.T) {
 	r.hear("%d 0 %d", r.token, k.Number)
 	require.Equal(t, engine.Live, waiter.State())
 	require.Equal(t, engine.Deadline(asked, hold), waiter.Deadline())
+}
+
+// However many delegations end together, no more names are remembered than otherwise.
+func TestNamesAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.layer.config.Eager = true
+	var holds []*engine.Hold
+	r.do(func() {
+		for i := range mostIdle + mostKnown + 10 {
+			h := &engine.Hold{Name: fmt.Sprint("n", i), Owner: engine.Owner{Handle: uint64(i + 1)}, Lease: hold,
+				Mode: protocol.Write, Bounded: true}
+			r.engine.Acquire(r.now, h)
+			holds = append(holds, h)
+		}
+	})
+	for range 2 {
+		sent := r.sent
+		r.sent = nil
+		r.do(func() {
+			for _, q := range sent {
+				r.layer.Replied(r.now, q, r.granted(q), nil)
+			}
+			for _, h := range holds {
+				_, _ = r.engine.Release(r.now, h)
+			}
+		})
+	}
+	require.Equal(t, mostIdle, len(r.layer.numbers))
+	require.Equal(t, mostIdle+mostKnown, len(r.layer.names))
 }
 
 // Close returns all delegations in one go, and those that are used with the holds under them.
@@ -1230,6 +1357,20 @@ func TestExtensionNeedsOneRenewal(t *testing.T) {
 	require.Empty(t, r.sent)
 }
 
+// Holds whose renewal waits for the delegation's learn that it has failed.
+func TestFailedRenewalIsReported(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	h := r.write()
+	var x engine.Extension
+	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
+	var fx engine.Effects
+	r.layer.Replied(r.now, r.next(lua.Delegate), protocol.Reply{}, errSilence)
+	r.layer.Flush(r.now, &fx)
+	require.Len(t, fx.Log, 1)
+	require.Equal(t, errSilence, fx.Log[0].Err)
+}
+
 // If the reply to the renewal is lost, the next renewal asks for as much.
 func TestExtensionIsRepeated(t *testing.T) {
 	r := newRig(t)
@@ -1247,6 +1388,21 @@ func TestExtensionIsRepeated(t *testing.T) {
 	require.True(t, over)
 	require.NoError(t, err)
 	require.False(t, h.Deadline().Before(want))
+}
+
+// A reader that comes while the delegation is in doubt, and has to wait in any case, is let in when the
+// writer leaves, before the next one.
+func TestReaderThatComesInDoubtHasItsTurn(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	first, second := r.write(), r.write()
+	r.hear("!%d", number)
+	reader := r.read()
+	r.do(func() { _, _ = r.engine.Release(r.now, first) })
+	require.Equal(t, engine.Wanted, reader.State())
+	r.answer(lua.Delegate)
+	require.Equal(t, engine.Live, reader.State())
+	require.Equal(t, engine.Wanted, second.State())
 }
 
 // While a delegation is in doubt, a crowd of readers waits for the renewal, and keeps nobody busy.

@@ -11,15 +11,15 @@ import (
 
 // How a delegation ends: by a recall, or by the end of its lease.
 
-// recalled recalls the delegations that a message names, if they stand.
-func (d *Layer) recalled(now time.Time, m protocol.Message) {
+// recalled recalls the delegations that a message names, if they stand. others is as in recall.
+func (d *Layer) recalled(now time.Time, m protocol.Message, others bool) {
 	for i, number := range slices.Concat(m.Recalled, m.Tried) {
 		switch n := d.numbers[number]; {
 		case n == nil:
 		case n.state == Asked:
 			n.early = true
 		default:
-			d.recall(now, n, true)
+			d.recall(now, n, others)
 			if i >= len(m.Recalled) {
 				d.tell(now, n)
 			}
@@ -61,11 +61,13 @@ func (d *Layer) recall(now time.Time, n *name, others bool) {
 func (d *Layer) handOver(now time.Time, n *name) {
 	n.more = false
 	for e := n.table.first(); e != nil; e = n.table.first() {
-		e.place = remote
-		n.out[e.mode]++
+		e.goes()
 		d.engine.Again(now, e.ask)
 	}
 	n.table.owed = 0
+	for _, r := range d.engine.Requests(nil) { // before those of the calls that came later
+		d.handle(now, r)
+	}
 	d.routeCalls(now, n)
 }
 
@@ -79,8 +81,7 @@ func (d *Layer) lapse(now time.Time, n *name) {
 	n.waits = nil
 	for e := n.table.holders.First(); e != nil; e = n.table.holders.First() {
 		n.table.leave(e)
-		e.place = remote // the server knows nothing of it, and says so
-		n.out[e.mode]++
+		e.goes() // the server knows nothing of it, and says so
 		d.engine.Lose(now, e.ask)
 	}
 	d.giveBack(now, n)
@@ -120,8 +121,7 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	if !confirmed {
 		d.slot++ // a late request may come for this one
 		for _, e := range n.leaving {
-			e.place = remote // the server knows nothing of it, and says so
-			n.out[e.mode]++
+			e.goes() // the server knows nothing of it, and says so
 			d.pass(e.end)
 		}
 		n.leaving = nil
@@ -145,5 +145,15 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 func (d *Layer) forget(n *name) {
 	n.state, n.asked, n.failures, n.early = None, time.Time{}, 0, false
 	d.timed.Remove(n)
+	d.remember(n)
+}
+
+// remember keeps a name without a delegation, in place of the one that was used the longest ago.
+func (d *Layer) remember(n *name) {
 	d.known.PushBack(n)
+	if d.known.Len() > mostKnown {
+		oldest := d.known.First()
+		d.known.Remove(oldest)
+		delete(d.names, oldest.key)
+	}
 }

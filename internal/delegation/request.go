@@ -30,7 +30,8 @@ func (d *Layer) wants(now time.Time, e *entry) bool {
 		}
 		return false
 	}
-	return !d.blocked(n, d.modeFor(e)) || !e.ask.Try && !now.Before(n.notGated)
+	// A call waits here only if it would have to wait on the server, too.
+	return !d.blocked(n, d.modeFor(e)) || d.blocked(n, e.mode) && !e.ask.Try && !now.Before(n.notGated)
 }
 
 // earn changes the credit of a name, and of all.
@@ -42,7 +43,7 @@ func (d *Layer) earn(n *name, credit int) {
 	d.credit = min(max(d.credit+credit, -mostOfAll), mostOfAll)
 }
 
-// charge notes a recall, a return for a writer of the RWLock, or a refusal. It decides how many calls on
+// charge notes a recall, a return for a call of the RWLock, or a refusal. It decides how many calls on
 // the name must precede the next request.
 func (d *Layer) charge(n *name) {
 	d.earn(n, -cost)
@@ -98,9 +99,10 @@ func (d *Layer) open(now time.Time, n *name) {
 // engine may have left some to their leases, of which no reply tells.
 func (d *Layer) ungate(now time.Time, n *name) {
 	clear(n.out[:])
+	n.counts++
 	for _, data := range d.engine.LayerDataOf(n.name) {
 		if e, ok := data.(*entry); ok && e.place == remote {
-			n.out[e.mode]++
+			e.goes()
 		}
 	}
 	n.notGated = now.Add(gatePause)
@@ -211,6 +213,11 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	case err != nil && latest:
 		d.fail(now, n)
 		d.schedule(n)
+		waits := n.waits
+		n.waits = nil
+		for _, r := range waits { // the engine reports it, and asks again
+			d.engine.Replied(now, r, protocol.Reply{}, err)
+		}
 		return
 	case err != nil:
 		return
@@ -239,8 +246,6 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	case reply.Recalled && n.state == Live:
 		d.recall(now, n, true)
 		d.tell(now, n) // the message is lost, and may have been a try's
-	case reply.Recalled:
-		d.recall(now, n, true)
 	case latest && n.mode == protocol.Write && n.token >= n.top:
 		d.recall(now, n, false) // the server's clock was set back, and only the server has more tokens
 	}

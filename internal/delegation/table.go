@@ -34,14 +34,22 @@ type entry struct {
 	since  time.Time       // of a holder: when it was granted the lock; of one that leaves: when it was released
 	until  time.Time       // of a holder: until when the engine may rely on the hold, by the last reply
 	end    *engine.Request // of one that leaves: the last that releases it
+	reads  *entry          // of one that leaves: what it is downgraded to, or nil
 	// of a holder: the delegation was to be renewed for longer than it lasted, for an Extend
 	extended bool
+	counted  int // of one that the server knows: the last of name.counts that has it
 }
 
 // rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before
 // the delegation.
 func (e *entry) rely(r *engine.Request) {
 	e.until = order.Earlier(e.name.until, engine.Deadline(r.Sent, r.Lease.Duration))
+}
+
+// goes notes that the server knows a claim from now on.
+func (e *entry) goes() {
+	e.place, e.counted = remote, e.name.counts
+	e.name.out[e.mode]++
 }
 
 // place is where a claim is.
@@ -60,22 +68,21 @@ func (t *table) empty() bool { return t.holders.Len() == 0 && !t.waited() }
 
 func (t *table) waited() bool { return t.readers.Len()+t.writers.Len() > 0 }
 
-// ask grants the lock to an entry, or queues the entry unless it is a try. It reports whether the lock was
-// granted.
-func (t *table) ask(e *entry, try bool) bool {
-	blocked := t.waited() || t.writer != nil || e.mode == protocol.Write && t.holders.Len() > 0
-	switch {
-	case !blocked:
+// ask grants the lock to an entry, or queues the entry. It reports whether the lock was granted.
+func (t *table) ask(e *entry) bool {
+	if !t.blocks(e) {
 		t.enter(e)
 		return true
-	case try:
-		e.place = over
-	default:
-		t.tickets++
-		e.place, e.ticket = waits, t.tickets
-		t.queue(e).PushBack(e)
 	}
+	t.tickets++
+	e.place, e.ticket = waits, t.tickets
+	t.queue(e).PushBack(e)
 	return false
+}
+
+// blocks reports whether an entry has to wait.
+func (t *table) blocks(e *entry) bool {
+	return t.waited() || t.writer != nil || e.mode == protocol.Write && t.holders.Len() > 0
 }
 
 func (t *table) queue(e *entry) *order.List[entry, *entry] {

@@ -1,5 +1,6 @@
 -- The lock is not available. Queues the caller, unless it only tries or, as waits says, is queued already. A try is queued, too, while only
--- delegations are in its way under which nobody is known to hold the lock: they are about to be returned.
+-- delegations are in its way under which nobody is known to hold the lock: they are about to be returned. Then only a reader that tries may
+-- find others that wait, and only readers.
 
 -- Puts the caller at the end of the queue. Returns its rank.
 local function join()
@@ -21,7 +22,7 @@ local function join()
   return waiting - pending - 1
 end
 
-local idle = TRY and (waits or waiting == 0) and (holder == SHARED or string.sub(holder, -2) == ':0')
+local idle = TRY and (waits or waiting == 0 or not writes and pending == 0 and waiting < NEARBY) and (holder == SHARED or string.sub(holder, -2) == ':0')
 if idle then
   local used, ids, live = call('HGET', LOCK, 'used') or '', holder, 1
   if holder == SHARED then
