@@ -18,10 +18,8 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	switch e.lapseIfDue(now, h); h.state {
 	case Live:
 		c := h.claim
-		h.end, h.state = h.Deadline(), Finished
-		e.endExtensions(c, h.owns, ErrNotHeld)
-		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
-		if c.remove(h); len(c.holds) == 0 || c.mode == protocol.Write && !c.writes() {
+		e.stop(now, h, Finished, ErrNotHeld, Released)
+		if len(c.holds) == 0 || c.mode == protocol.Write && !c.writes() {
 			h.state, c.last = Releasing, h
 		}
 		e.settle(now, c)
@@ -104,28 +102,35 @@ func (e *Engine) lapse(now time.Time, h *Hold) {
 	e.settle(now, h.claim)
 }
 
+// stop removes a Live hold from its claim. The calls that extend it fail.
+func (e *Engine) stop(now time.Time, h *Hold, to HoldState, extensions error, why Cause) {
+	h.end, h.state = h.Deadline(), to
+	e.endExtensions(h.claim, h.owns, extensions)
+	h.claim.remove(h)
+	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
+}
+
 // over removes a hold that can no longer be relied on from its claim, or makes a call that re-enters fail.
 func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
-	h.claim.remove(h)
 	if h.state == Entering {
+		h.claim.remove(h)
 		e.fail(now, h, cause)
 		return
 	}
-	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
-	e.endExtensions(h.claim, h.owns, cause)
-	if cause == ErrLost && !h.unreachable {
-		e.record("hold lost", h, nil, why)
+	state := Finished
+	if !h.unreachable {
+		state = Lapsed
+		h.ownership.lost++
+		if cause == ErrLost {
+			e.record("hold lost", h, nil, why)
+		}
 	}
-	e.out.Cancel = append(e.out.Cancel, h)
 	if h.forgotten {
 		why = Forgotten
 	}
-	if h.unreachable {
-		h.state = Finished
-	} else {
-		h.ownership.lost++
-	}
-	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
+	h.err = cause
+	e.stop(now, h, state, cause, why)
+	e.out.Cancel = append(e.out.Cancel, h)
 }
 
 // lose ends a held claim, and all of its holds.
@@ -176,7 +181,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 		return
 	}
 	r := e.request(c, ends)
-	r.Script, r.Channels = lua.Unlock, e.channels
+	r.Script = lua.Unlock
 	if c.quickEnd && c.longest <= protocol.ShortLease && now.Sub(c.granted) < quickEndFor && c.failures == 0 {
 		r.Record = protocol.Released(e.named(c), c.token)
 	}

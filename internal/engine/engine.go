@@ -354,7 +354,7 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 	}
 }
 
-// about returns a request that is about a lock, but about none of the engine's claims. Its reply drops the
+// about returns a request about a lock. The reply to one about none of the engine's claims drops the
 // reference to the lock.
 func (e *Engine) about(lk *lock, k kind, p protocol.Request) *Request {
 	p.Keys, p.Channels = lk.keys, e.channels
