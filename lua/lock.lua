@@ -1,5 +1,4 @@
--- Acquires the lock in the mode of the claim, or queues the claim. A waiter sends it again as its heartbeat: that keeps the waiter's
--- place, and returns a grant whose message was lost.
+-- Acquires the lock in the mode of the claim, or queues the claim. A waiter sends it again as its heartbeat.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim  2 its number  3 its slot  4 lease, ms

@@ -1,4 +1,4 @@
--- Returns a delegation, and grants the lock to the next in line in the same step.
+-- Returns a delegation, and grants the lock to the next in line.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels
