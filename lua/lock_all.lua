@@ -30,7 +30,7 @@ for i, s in ipairs(seen) do
     call('HSET', lock, 'owner', claim, 'lease', lease, 'fence', now)
   end
   call('PEXPIRE', lock, math.max(ttl, call('PTTL', lock)))
-  if s[2] and not s[3] then -- as in acquire.lua
+  if s[2] and not s[3] then -- as in lock.lua
     --#include sweep.lua
     sweep(lock, shares)
   end

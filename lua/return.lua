@@ -24,7 +24,7 @@ if at then
   list = string.sub(list, 1, at - 1) .. string.sub(list, to + 1)
   if string.sub(record, 1, DIGITS) == ARGV[2] and (owner == SHARED or owner == SHARED .. ' +' and silent())
     and call('ZREM', LEASES, ARGV[1]) == 1 then
-    -- Other readers may be left, as in release.lua.
+    -- Other readers may be left, as in unlock.lua.
     call('HSET', LOCK, 'delegated', list, ARGV[3], ARGV[2] .. ' ' .. time[1] .. ' ended')
     return {1, 0, '', ''}
   end
