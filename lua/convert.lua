@@ -1,8 +1,4 @@
--- Ends one claim and grants another in its place, in one step. The new one may have another mode, or be of another RWLock. Waiters keep
--- their places; but after a write claim, the readers that wait are owed the phase if the new claim reads. Run again, it renews the new
--- claim.
---
--- A read claim is converted to a write claim only if nobody else reads, and no writer waits. Otherwise the new claim ends in its place.
+-- Ends one claim and grants another in its place, in one step. Waiters keep their places.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 the new claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms  6 how many holds the owner has

@@ -1,16 +1,9 @@
--- Delegates the lock to the caller's RWLock, which then grants it in its own process; or renews a delegation. Nothing is queued: a
--- delegation is refused while others are in its way, or wait.
---
--- While a write delegation stands, nobody else gets tokens. So its grant has the time for a token, and each renewal all tokens from then up
--- to the time. None that a local writer gets is ahead of the clock, or larger than fence. If the clock was set back, there are none: the
--- delegation is refused, or is returned once it has used what it has.
+-- Delegates the lock to the caller's RWLock, or renews a delegation. docs/protocol.md says which tokens it gives.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim, with handle 0  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels  6 time to live of the keys, ms
 --        7 "take"; or "keep": renew it, and never begin one; or "used": renew it, and say that the lock is held under it
--- Reply  {code, more, wake, failure, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: the first for local
---        writers if they were given none yet, and that of local readers, or ""; top: the last for local writers, or ""; recalled: 1 if
---        others wait for its end
+-- Reply  {code, more, wake, failure, token, top, recalled}, see docs/protocol.md
 
 --#include clock.lua
 local seen = call('HMGET', LOCK, 'owner', 'delegated', 'fence', ARGV[3])

@@ -42,13 +42,5 @@ end
 for _, id in ipairs(several() and call('ZRANGE', LEASES, 0, STEP - 1) or {}) do
   drop(id)
 end
-if is_write(holder) then
-  owe()
-end
-void_holder()
-if several() then
-  drop_readers()
-end
-holder = ''
-set_count('')
+evict()
 return release(until_ms, 'ended')

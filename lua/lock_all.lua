@@ -1,5 +1,4 @@
--- Acquires several locks, or none of them: those that are free, or that others only read and the claim reads, too. Whatever else is in the
--- way, it changes nothing: lock.lua finds out whether the lock can be had all the same.
+-- Acquires several locks, or none of them: each has to be free; if the claim reads, others may read it, too.
 --
 -- KEYS   for each: lock; leases
 -- ARGV   for each: claim; its number; its slot; lease, ms; time to live of the keys, ms
@@ -31,7 +30,7 @@ for i, s in ipairs(seen) do
     call('HSET', lock, 'owner', claim, 'lease', lease, 'fence', now)
   end
   call('PEXPIRE', lock, math.max(ttl, call('PTTL', lock)))
-  if s[2] and not s[3] then -- as in acquire.lua
+  if s[2] and not s[3] then -- as in lock.lua
     --#include sweep.lua
     sweep(lock, shares)
   end

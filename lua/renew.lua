@@ -1,5 +1,4 @@
--- Renews the lease of a claim: it lasts for at least the lease from now. It never revives a claim that has ended. It always writes, so that
--- replicas can confirm it.
+-- Renews the lease of a claim. It always writes, so that replicas can confirm it.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms  6 how many holds the owner has

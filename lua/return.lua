@@ -1,4 +1,4 @@
--- Returns a delegation, and grants the lock to the next in line in the same step.
+-- Returns a delegation, and grants the lock to the next in line.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels
@@ -24,7 +24,7 @@ if at then
   list = string.sub(list, 1, at - 1) .. string.sub(list, to + 1)
   if string.sub(record, 1, DIGITS) == ARGV[2] and (owner == SHARED or owner == SHARED .. ' +' and silent())
     and call('ZREM', LEASES, ARGV[1]) == 1 then
-    -- Other readers may be left, as in release.lua.
+    -- Other readers may be left, as in unlock.lua.
     call('HSET', LOCK, 'delegated', list, ARGV[3], ARGV[2] .. ' ' .. time[1] .. ' ended')
     return {1, 0, '', ''}
   end

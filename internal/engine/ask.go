@@ -120,7 +120,7 @@ func (e *Engine) begin(c *claim) {
 // sendAsk asks for the lock; sent again by a waiter, it is the heartbeat.
 func (e *Engine) sendAsk(now time.Time, c *claim) {
 	r := e.request(c, asks)
-	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
+	r.Script, r.Lease, r.Try = lua.Lock, e.leaseOf(c.lease), c.caller.Try
 	if t := c.caller.Ticket; t != nil {
 		r.Script, r.Former, r.Secret = lua.Convert, t.Claim.ID, t.Secret
 	}

@@ -361,9 +361,9 @@ func (c *claim) writes() bool {
 
 // request returns a request about the claim.
 func (e *Engine) request(c *claim, k kind) *Request {
-	again := !c.asked.IsZero() || c.failures > 0
-	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again},
-		lock: c.lock, claim: c, kind: k, slept: e.slept}
+	r := e.about(c.lock, k, protocol.Request{Claim: c.wire, Again: !c.asked.IsZero() || c.failures > 0})
+	r.claim = c
+	return r
 }
 
 // Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no

@@ -129,7 +129,7 @@ func (e *Engine) askToRise(now time.Time, c *claim) *Request {
 	r := e.request(c, asks)
 	lease := max(from.needs(now), from.asksFor(now), LeaseFor(from.deadline.Sub(now)))
 	c.longest = max(c.longest, lease)
-	r.Script, r.Channels, r.Lease, r.Count = lua.Convert, e.channels, e.leaseOf(lease), len(from.holds)
+	r.Script, r.Lease, r.Count = lua.Convert, e.leaseOf(lease), len(from.holds)
 	r.Former = e.named(from).ID
 	c.asked = now
 	e.send(now, r)
@@ -223,11 +223,9 @@ func (e *Engine) upgrade(now time.Time, up *Hold) {
 		return
 	}
 	end, awaits := h.end, h.awaitsRenewal
-	h.end, h.state = h.Deadline(), Finished
 	h.extensionsGoTo(up)
-	c.remove(h)
+	e.stop(now, h, Finished, nil, Released)
 	c.holds = append(c.holds, up)
-	e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
 	e.live(now, up, h.deadline, AtOnce)
 	up.end, up.awaitsRenewal = end, awaits
 	e.schedule(now, c)
@@ -252,10 +250,7 @@ func (e *Engine) Detach(now time.Time, h *Hold, t protocol.Ticket, lease time.Du
 	e.begin(next)
 	next.token, next.deadline, next.former = c.token, Deadline(now, lease), c
 	c.next, c.last, c.hands = next, h, true
-	h.end, h.state = h.Deadline(), Releasing
-	e.endExtensions(c, h.owns, ErrNotHeld)
-	e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
-	c.remove(h)
+	e.stop(now, h, Releasing, ErrNotHeld, Released)
 	e.step(c, Ending)
 	e.step(next, Ending)
 	c.ownership.claim = nil
@@ -266,7 +261,7 @@ func (e *Engine) Detach(now time.Time, h *Hold, t protocol.Ticket, lease time.Du
 
 func (e *Engine) sendHandOver(now time.Time, c *claim) {
 	r := e.request(c.next, handsOver)
-	r.Script, r.Channels, r.Lease = lua.Convert, e.channels, e.leaseOf(c.next.lease)
+	r.Script, r.Lease = lua.Convert, e.leaseOf(c.next.lease)
 	r.Former, r.Again = e.named(c).ID, c.failures > 0
 	c.asked = now
 	e.send(now, r)

@@ -32,15 +32,12 @@ func (e *Engine) addCall(c *claim) {
 
 // removeCall notes that a claim is not Queued any more.
 func (e *Engine) removeCall(c *claim) {
-	if c.caller.NewOwner {
+	o := c.ownership.owner.Handle
+	if calls := slices.DeleteFunc(e.calls[o], func(other *claim) bool { return other == c }); len(calls) > 0 {
+		e.calls[o] = calls
 		return
 	}
-	o := c.ownership.owner.Handle
-	e.calls[o] = slices.DeleteFunc(e.calls[o], func(other *claim) bool { return other == c })
-	if len(e.calls[o]) == 0 {
-		delete(e.calls, o)
-	}
-	if len(e.calls) == 0 {
+	if delete(e.calls, o); len(e.calls) == 0 {
 		e.calls = nil // a map does not shrink by itself
 	}
 }

@@ -18,10 +18,8 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	switch e.lapseIfDue(now, h); h.state {
 	case Live:
 		c := h.claim
-		h.end, h.state = h.Deadline(), Finished
-		e.endExtensions(c, h.owns, ErrNotHeld)
-		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
-		if c.remove(h); len(c.holds) == 0 || c.mode == protocol.Write && !c.writes() {
+		e.stop(now, h, Finished, ErrNotHeld, Released)
+		if len(c.holds) == 0 || c.mode == protocol.Write && !c.writes() {
 			h.state, c.last = Releasing, h
 		}
 		e.settle(now, c)
@@ -104,28 +102,35 @@ func (e *Engine) lapse(now time.Time, h *Hold) {
 	e.settle(now, h.claim)
 }
 
+// stop removes a Live hold from its claim. The calls that extend it fail.
+func (e *Engine) stop(now time.Time, h *Hold, to HoldState, extensions error, why Cause) {
+	h.end, h.state = h.Deadline(), to
+	e.endExtensions(h.claim, h.owns, extensions)
+	h.claim.remove(h)
+	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
+}
+
 // over removes a hold that can no longer be relied on from its claim, or makes a call that re-enters fail.
 func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
-	h.claim.remove(h)
 	if h.state == Entering {
+		h.claim.remove(h)
 		e.fail(now, h, cause)
 		return
 	}
-	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
-	e.endExtensions(h.claim, h.owns, cause)
-	if cause == ErrLost && !h.unreachable {
-		e.record("hold lost", h, nil, why)
+	state := Finished
+	if !h.unreachable {
+		state = Lapsed
+		h.ownership.lost++
+		if cause == ErrLost {
+			e.record("hold lost", h, nil, why)
+		}
 	}
-	e.out.Cancel = append(e.out.Cancel, h)
 	if h.forgotten {
 		why = Forgotten
 	}
-	if h.unreachable {
-		h.state = Finished
-	} else {
-		h.ownership.lost++
-	}
-	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
+	h.err = cause
+	e.stop(now, h, state, cause, why)
+	e.out.Cancel = append(e.out.Cancel, h)
 }
 
 // lose ends a held claim, and all of its holds.
@@ -176,7 +181,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 		return
 	}
 	r := e.request(c, ends)
-	r.Script, r.Channels = lua.Unlock, e.channels
+	r.Script = lua.Unlock
 	if c.quickEnd && c.longest <= protocol.ShortLease && now.Sub(c.granted) < quickEndFor && c.failures == 0 {
 		r.Record = protocol.Released(e.named(c), c.token)
 	}
@@ -292,68 +297,55 @@ func (e *Engine) expire(now time.Time, c *claim) {
 // its last token. tag identifies the request. Afterwards, the holds of this engine are renewed immediately,
 // which shows that they are lost.
 func (e *Engine) Force(now time.Time, name string, held int64, tag any) error {
-	lk := e.use(name)
-	slot := lk.slots.Take()
-	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
-	return e.drops(now, lk, slot, tag, protocol.Request{Script: lua.Force, Claim: claim, Held: held})
+	return e.query(now, name, protocol.Request{Script: lua.Force, Held: held}, tag)
 }
 
 // Discard ends the hold of a ticket. tag identifies the request.
 func (e *Engine) Discard(now time.Time, t protocol.Ticket, tag any) error {
-	lk := e.use(t.Name)
-	p := protocol.Request{Script: lua.Unlock, Claim: t.Claim, Again: true}
-	return e.drops(now, lk, lk.slots.Take(), tag, p)
+	return e.query(now, t.Name, protocol.Request{Script: lua.Unlock, Claim: t.Claim, Again: true}, tag)
 }
 
-func (e *Engine) drops(now time.Time, lk *lock, slot int, tag any, p protocol.Request) error {
+// Inspect reads the state of a lock. tag identifies the request.
+func (e *Engine) Inspect(now time.Time, name string, tag any) error {
+	return e.query(now, name, protocol.Request{Script: lua.Inspect}, tag)
+}
+
+func (e *Engine) query(now time.Time, name string, p protocol.Request, tag any) error {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	if e.closed {
-		lk.slots.Put(slot)
-		e.drop(lk)
 		return ErrClosed
 	}
-	r := e.about(lk, forces, p)
+	lk, slot := e.use(name), -1
+	if p.Script == lua.Force {
+		slot = lk.slots.Take()
+		p.Claim, _ = e.NewClaim(protocol.Write, slot, Owner{})
+	}
+	r := e.about(lk, queries, p)
 	r.Tag, r.slot = tag, slot
 	e.send(now, r)
 	return nil
 }
 
-func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
-	if err == nil {
+func (e *Engine) answered(now time.Time, r *Request, reply protocol.Reply, err error) {
+	if err == nil && r.slot >= 0 {
 		r.lock.slots.Put(r.slot) // or else nobody knows whether the request may yet run
 	}
-	e.eachOf(now, r.lock, func(now time.Time, c *claim) {
-		switch {
-		case c.state == Held && err == nil:
-			e.renew(now, c)
-		case reply.Code == protocol.DoneBefore:
-			e.prompt(now, c) // the reply is lost that named whom that run let in
+	switch s := reply.State; {
+	case r.Script != lua.Inspect:
+		e.eachOf(now, r.lock, func(now time.Time, c *claim) {
+			switch {
+			case c.state == Held && err == nil:
+				e.renew(now, c)
+			case reply.Code == protocol.DoneBefore:
+				e.prompt(now, c) // the reply is lost that named whom that run let in
+			}
+		})
+		if err == nil && reply.Code == protocol.NotThere {
+			if err = ErrLost; r.Script == lua.Force {
+				err = ErrNotHeld
+			}
 		}
-	})
-	if err == nil && reply.Code == protocol.NotThere {
-		if err = ErrLost; r.Script == lua.Force {
-			err = ErrNotHeld
-		}
-	}
-	e.out.Answers = append(e.out.Answers, Answer{Tag: r.Tag, Err: err})
-	e.drop(r.lock)
-}
-
-// Inspect reads the state of a lock. tag identifies the request.
-func (e *Engine) Inspect(now time.Time, name string, tag any) error {
-	if e.closed {
-		return ErrClosed
-	}
-	r := e.about(e.use(name), inspects, protocol.Request{Script: lua.Inspect})
-	r.Tag = tag
-	e.send(now, r)
-	return nil
-}
-
-// inspected takes the state of a lock. The server may not know yet how many holds an owner of this engine
-// has.
-func (e *Engine) inspected(r *Request, s *protocol.State, err error) {
-	if s != nil {
+	case s != nil: // the server may not know yet how many holds an owner of this engine has
 		for i, h := range s.Holders {
 			k, found := r.lock.owners.find(h.Owner)
 			if !found || h.Instance != e.config.Instance {
@@ -364,7 +356,7 @@ func (e *Engine) inspected(r *Request, s *protocol.State, err error) {
 			}
 		}
 	}
-	e.out.Answers = append(e.out.Answers, Answer{r.Tag, s, err})
+	e.out.Answers = append(e.out.Answers, Answer{r.Tag, reply.State, err})
 	e.drop(r.lock)
 }
 

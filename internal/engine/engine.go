@@ -267,8 +267,7 @@ const (
 	ends
 	handsOver
 	serves
-	forces
-	inspects
+	queries
 	releasesStale
 	ofLayer // of the layer below
 )
@@ -301,9 +300,6 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 			}
 		}
 		return
-	case inspects:
-		e.inspected(r, reply.State, err)
-		return
 	case serves:
 		e.serving--
 		r.lock.serving = false
@@ -331,8 +327,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.ended(now, c, reply, err)
 	case handsOver:
 		e.handedOver(now, c, reply, err)
-	case forces:
-		e.forced(now, r, reply, err)
+	case queries:
+		e.answered(now, r, reply, err)
 	case releasesStale:
 		e.staleReleased(now, r.lock, err)
 	case ofLayer, serves: // if a step failed, the waiters' heartbeats go on from there
@@ -358,7 +354,7 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 	}
 }
 
-// about returns a request that is about a lock, but about none of the engine's claims. Its reply drops the
+// about returns a request about a lock. The reply to one about none of the engine's claims drops the
 // reference to the lock.
 func (e *Engine) about(lk *lock, k kind, p protocol.Request) *Request {
 	p.Keys, p.Channels = lk.keys, e.channels

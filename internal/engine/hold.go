@@ -106,7 +106,7 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 	}
 	r.Script, r.Lease, r.Count = lua.Renew, e.leaseOf(lease), len(c.holds)
 	if c.former != nil {
-		r.Script, r.Channels, r.Former = lua.Convert, e.channels, e.named(c.former).ID
+		r.Script, r.Former = lua.Convert, e.named(c.former).ID
 	}
 	if c.longest = max(c.longest, lease); c.delegation == 0 {
 		c.quickEnd = c.quickEnd && r.Count == 1

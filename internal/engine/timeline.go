@@ -157,7 +157,8 @@ func (e *Engine) due(now time.Time, c *claim) {
 	batchUntil := now.Add(c.lease / batchPart)
 	switch c.state {
 	case Asking, Queued:
-		if _, end := c.askAt(); !end.IsZero() && !now.Before(end) {
+		at, end := c.askAt()
+		if !end.IsZero() && !now.Before(end) {
 			if !e.stoodStill(now, c) {
 				why := unanswered(c.err)
 				if c.caller.Try && c.state == Queued {
@@ -168,7 +169,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 			}
 			c.wanted.resumed = now // the answer may be there already
 		}
-		if at, _ := c.askAt(); !at.After(batchUntil) {
+		if !at.After(batchUntil) {
 			if !c.asked.IsZero() {
 				c.failures++
 			}

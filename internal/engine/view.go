@@ -16,11 +16,9 @@ type View struct {
 	State     State
 	Token     int64     // 0 if it was never granted the lock
 	Deadline  time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
-	Caller    *Hold     // whose call asks for it, while it waits
 	Holds     []*Hold
 	Former    uint64 // the number of the one that it is converted from, unanswered; or 0
 	Next      uint64 // the number of the one that it is converted to, unanswered; or 0
-	Counted   int    // how many holds there were when the server was last told
 	Delegated bool   // it was granted under a delegation
 }
 
@@ -39,8 +37,7 @@ func (e *Engine) Views() (list []View) {
 
 func (c *claim) view() View {
 	v := View{Name: c.lock.name, Number: c.number, Wire: c.wire, Owner: c.ownership.owner, Token: c.token,
-		State: c.state, Mode: c.mode, Deadline: c.deadline, Caller: c.caller, Holds: c.holds,
-		Counted: c.counted, Delegated: c.delegation > 0}
+		State: c.state, Mode: c.mode, Deadline: c.deadline, Holds: c.holds, Delegated: c.delegation > 0}
 	if c.former != nil {
 		v.Former = c.former.number
 	}

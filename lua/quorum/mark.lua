@@ -10,7 +10,7 @@
 --   before      the longest lease in use before that, ms
 --   since       since when longest counts, ms
 --   top         no smaller than any token that it has voted with
---   old         no smaller than any token whose name it has forgotten, as of turned, s: see token.lua
+--   old         no smaller than any token whose name it has forgotten, as of turned, s: see vote.lua
 --   asked       how often clients that reach no majority have asked what the others' marks say
 --   told        what a client that reaches one has found since: "<asked> <generation> <longest> <top>"
 --

@@ -3,8 +3,8 @@
 --#include clock.lua
 
 -- Renews the lease of a claim that holds the lock alone. seen are the fields owner, lease, fence and count of the hash. leases and queue
--- may be nil. If they are given, others may wait. Returns 1, or 0 if the lease has ended, or 2 if the general path has to renew it, as when the number of holds is another. For a write delegation, it returns the last token in
--- place of 1: see delegate.lua.
+-- may be nil. If they are given, others may wait. Returns 1, or 0 if the lease has ended, or 2 if the general path has to renew it, as when
+-- the number of holds is another. For a write delegation, it returns the last token in place of 1.
 local function renew_alone(seen, claim, for_ms, need, count, lock, leases, queue)
   if seen[1] ~= claim and not (leases and seen[1] == claim .. ' +') or (seen[4] or '') ~= (count == '1' and '' or count) then
     return 2

@@ -100,20 +100,19 @@ local function drop_readers()
   holder, emptied = '', true
 end
 
--- Writes a tombstone for the claim that holds the lock alone, and loses it.
-local function void_holder()
-  if holder ~= '' and not several() then
+-- Drops all who hold the lock.
+local function evict()
+  if several() then
+    drop_readers()
+  elseif holder ~= '' then
     lose(holder, call('HGET', LOCK, (parts(holder))))
+    vacate()
   end
 end
 
 -- Ends the holds that block the lock though their leases have ended.
 local function expire()
-  if not several() and not alive(since, lease) then
-    void_holder()
-    vacate()
-  end
-  if several() and ends() <= ms then
-    drop_readers()
+  if ends() <= ms then
+    evict()
   end
 end

@@ -38,6 +38,9 @@ var anyWriterToken = edits("token = token > largest and token or string.format('
 // noTombstones has a server forget which claims have ended.
 var noTombstones = edits("what == 'ended' or what == 'void'", "false")
 
+// evictsUnnoted drops all who hold the lock, in a script, without a tombstone for one that holds it alone.
+const evictsUnnoted = "if several() then drop_readers() else vacate() end"
+
 // forgetsMaxHold and isNew change what a call asks for.
 func forgetsMaxHold(h *engine.Hold) { h.MaxHold = 0 }
 func isNew(h *engine.Hold)          { h.NewOwner = true }
@@ -178,9 +181,9 @@ var mistakes = []mistake{
 	{"a key lives for ever", edits("if short or new then", "if false then"),
 		"owners 111 leases 333 asks 1", "", ""},
 	{"a claim whose lease has ended may queue again",
-		edits("not alive(since, lease) then\n    void_holder()", "not alive(since, lease) then"),
+		edits("ends() <= ms then\n    evict()", "ends() <= ms then\n    "+evictsUnnoted),
 		"owners 11 leases 22 asks 1 faults 1 stalls 1 ticks 3", "", "granted-once"},
-	{"a claim that was dropped by force may queue again", edits("\nvoid_holder()\n", "\n"),
+	{"a claim that was dropped by force may queue again", edits("\nevict()\n", "\n"+evictsUnnoted+"\n"),
 		"owners 11 leases 22 asks 1 faults 1 forces 1 ticks 2", "", ""},
 	{"a server that has lost its data votes",
 		edits("if mark[1] ~= ARGV[10] or mark[2] ~= ARGV[8]", "if false"),

@@ -205,7 +205,7 @@ func (p *process) normalize(several bool) {
 	for _, f := range p.Flights {
 		r := requestOf(unsafe.Pointer(f.R))
 		normalizeClaim(*r.claim)
-		if f.R.Script != lua.Force && !discards(f.R) {
+		if f.R.Script != lua.Force {
 			*r.slot = -1
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
@@ -59,11 +58,6 @@ func ticketOf(v engine.View) (c claimName, ok bool) {
 	}
 	c, err := parseClaim(id)
 	return c, err == nil && c.isTicket()
-}
-
-// discards reports whether a request discards a ticket.
-func discards(r *engine.Request) bool {
-	return r.Script == lua.Unlock && !r.Ends()
 }
 
 // A detaching is a call of Detach that has not ended.
