@@ -380,7 +380,7 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 	if reply.Claim == "" {
 		return
 	}
-	wire, k, err := protocol.ClaimOf(reply.Claim)
+	_, k, err := protocol.ClaimOf(reply.Claim)
 	if err != nil {
 		return
 	}
@@ -392,12 +392,7 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 		return
 	}
 	reply.Claim = ""
-	switch n := d.numbers[k.Number]; {
-	case n == nil:
-		// It was returned, and has come back: the server has forgotten its last writes.
-		p := protocol.Request{Script: lua.Return, Claim: wire, Again: true}
-		d.pass(d.engine.Request(now, r.Name(), p, &own{}))
-	case n.table.holders.Len() > 0:
+	if n := d.numbers[k.Number]; n != nil && n.table.holders.Len() > 0 {
 		h := n.table.holders.First().ask
 		reply.Claim, reply.Holder = d.engine.ClaimOf(h), h.Owner()
 	}

@@ -217,7 +217,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		}
 		d.engine.Replied(now, r, reply, err)
 		switch n := o.name; {
-		case n == nil || n.number != o.number:
+		case n.number != o.number:
 		case n.state == Returning && r.Script == lua.Return:
 			d.returned(now, n, reply, err)
 		case n.state == Asked && !r.Keep:

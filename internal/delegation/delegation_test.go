@@ -1270,19 +1270,6 @@ func TestLostReplyToAReturn(t *testing.T) {
 	require.Equal(t, engine.Live, waiter.State())
 }
 
-// A delegation that was returned, and that a failover has brought back, is returned again.
-func TestDelegationThatCameBackIsReturned(t *testing.T) {
-	r := newRig(t)
-	number := r.delegate("n", protocol.Write)
-	claim := r.layer.numbers[number].claim.ID
-	r.hear(";%d", number)
-	r.answer(lua.Return)
-	r.write()
-	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})
-	require.Equal(t, claim, r.next(lua.Return).Claim.ID)
-	require.Zero(t, r.sends(lua.Unlock), "the engine does not take it for a claim of its own")
-}
-
 // A call that waits on the server behind the RWLock's own delegation is told of a hold under it.
 func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
 	r := newRig(t)

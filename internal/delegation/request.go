@@ -13,7 +13,7 @@ import (
 
 // An own is what a request of the layer's is for.
 type own struct {
-	name   *name // nil for the return of one that came back
+	name   *name
 	number uint64
 }
 

@@ -204,10 +204,8 @@ func (e *Engine) overheard(c *claim, reply protocol.Reply, r *Request) {
 // queued notes that the claim has to wait.
 func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Reply) {
 	c.keep(now, r, reply.Delegation)
-	switch i := protocol.InstanceOf(reply.Claim); {
-	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
-		e.releaseStale(now, c.lock, reply.Claim)
-	case i != "" && i != e.config.Instance && reply.Claim != c.wanted.obstacle.Claim:
+	i := protocol.InstanceOf(reply.Claim)
+	if i != "" && i != e.config.Instance && reply.Claim != c.wanted.obstacle.Claim {
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
 	c.wanted.floor, c.wanted.obstacle = reply.Last, reply.Obstacle

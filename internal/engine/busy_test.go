@@ -178,33 +178,6 @@ func TestEventsOfOtherLocksDelayNoHold(t *testing.T) {
 				})
 			}
 		},
-		"a failover that lost the last releases": func(b *busy) {
-			back := map[string]protocol.Claim{}
-			b.answer = func(r *engine.Request) protocol.Reply {
-				if claim, ok := back[r.Name()]; ok {
-					delete(back, r.Name())
-					return blocked(claim)
-				}
-				return protocol.Reply{Token: 2}
-			}
-			for i := range 256 {
-				h := b.hold(fmt.Sprint("lost", i), 1)
-				b.Acquire(b.on.now, h)
-				r := b.only()
-				b.Replied(b.on.now, r, protocol.Reply{Token: 1}, nil)
-				_, _ = b.Release(b.on.now, h)
-				b.Replied(b.on.now, b.only(), done, nil)
-				back[h.Name] = r.Claim
-				b.on.events = append(b.on.events, func() {
-					b.call(func(now time.Time) {
-						b.Resume(now)
-						h := b.hold(h.Name, 2)
-						b.kept[h] = now
-						b.Acquire(now, h)
-					})
-				})
-			}
-		},
 		"subscriptions that stand anew": func(b *busy) {
 			for i := range 2000 {
 				b.call(func(now time.Time) { b.Acquire(now, b.hold(fmt.Sprint("waited for", i), 1)) })

@@ -14,19 +14,17 @@ import (
 
 // A lock is what an engine knows of one name, while the name is in use and for a while after.
 type lock struct {
-	name           string
-	keys           protocol.Keys
-	refs           int // claims that have not ended, ownerships, requests about no claim
-	owners         ownerships
-	held           order.List[claim, *claim] // claims that are Held
-	claims         order.List[claim, *claim] // others that have not ended
-	writer         *claim                    // Held; or nil
-	slots          Slots                     // of claims; free once the server has confirmed the end
-	steps          int                       // in a row that were not enough
-	ended          time.Time                 // when the server last confirmed the end of a claim
-	serving        bool                      // a request for a further step is in flight
-	notified       bool                      // a message was about it
-	releasingStale bool                      // a claim that had ended, and came back, is being released
+	name     string
+	keys     protocol.Keys
+	refs     int // claims that have not ended, ownerships, requests about no claim
+	owners   ownerships
+	held     order.List[claim, *claim] // claims that are Held
+	claims   order.List[claim, *claim] // others that have not ended
+	writer   *claim                    // Held; or nil
+	slots    Slots                     // of claims; free once the server has confirmed the end
+	steps    int                       // in a row that were not enough
+	serving  bool                      // a request for a further step is in flight
+	notified bool                      // a message was about it
 
 	order.Link[lock] // in Engine.idle
 }

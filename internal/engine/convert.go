@@ -80,7 +80,7 @@ func (e *Engine) downgraded(now time.Time, c *claim, code int) {
 	if former == nil {
 		return
 	}
-	c.former, c.lock.ended = nil, now
+	c.former = nil
 	if code == protocol.DoneBefore {
 		e.promptAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
@@ -198,7 +198,7 @@ func (e *Engine) rise(now time.Time, c *claim, r *Request, token int64) {
 		extensions: from.extensions, counted: r.Count}
 	c.quickEnd = r.Count == 1
 	from.holds, from.extensions, from.next = nil, nil, nil
-	c.ownership.claim, c.lock.ended = c, now
+	c.ownership.claim = c
 	for _, h := range c.holds {
 		h.claim = c
 	}
@@ -282,7 +282,7 @@ func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, er
 		if reply.Token == 0 {
 			err = ErrLost
 		}
-		c.lock.ended, c.hands = now, false
+		c.hands = false
 		e.conclude(c, err)
 		e.endConfirmed(c)
 		e.endConfirmed(next)

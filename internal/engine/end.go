@@ -214,7 +214,6 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 		e.schedule(now, c)
 		return
 	}
-	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
 		e.promptAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
@@ -358,30 +357,4 @@ func (e *Engine) answered(now time.Time, r *Request, reply protocol.Reply, err e
 	}
 	e.out.Answers = append(e.out.Answers, Answer{r.Tag, reply.State, err})
 	e.drop(r.lock)
-}
-
-// A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a
-// pause, and continue for a moment as if it were still the master. Then a released hold may exist again. The
-// engine releases such a hold when a reply names it as an obstacle. Otherwise its lease ends it.
-
-// releaseStale releases a claim of this engine that blocks another although it has ended.
-func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
-	wire, k, err := protocol.ClaimOf(id)
-	if err != nil || lk.releasingStale || e.claims[k.Number] != nil {
-		return
-	}
-	lk.releasingStale = true
-	p := protocol.Request{Script: lua.Unlock, Claim: wire, Again: true}
-	e.send(now, e.about(e.use(lk.name), releasesStale, p))
-}
-
-// staleReleased takes the reply to the release of a claim that came back. Other claims may have come back
-// too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost
-// its place.
-func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
-	if err == nil {
-		e.promptAll(now, lk)
-	}
-	lk.releasingStale = false
-	e.drop(lk)
 }

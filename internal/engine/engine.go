@@ -256,7 +256,7 @@ func (r *Request) Wanted() bool { return r.claim.state == Held && r.number == r.
 func (r *Request) Asks() bool { return r.kind == asks }
 
 // Ends reports whether a request releases a claim, or withdraws it.
-func (r *Request) Ends() bool { return r.kind == ends || r.kind == releasesStale }
+func (r *Request) Ends() bool { return r.kind == ends }
 
 type kind uint8
 
@@ -268,7 +268,6 @@ const (
 	handsOver
 	serves
 	queries
-	releasesStale
 	ofLayer // of the layer below
 )
 
@@ -329,8 +328,6 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.handedOver(now, c, reply, err)
 	case queries:
 		e.answered(now, r, reply, err)
-	case releasesStale:
-		e.staleReleased(now, r.lock, err)
 	case ofLayer, serves: // if a step failed, the waiters' heartbeats go on from there
 		if reply.Code == protocol.DoneBefore {
 			e.promptAll(now, r.lock) // the reply that named whom that run let in is lost

@@ -139,12 +139,6 @@ func TestEventOfALockWalksItsOwnClaims(t *testing.T) {
 			_, _ = d.Release(d.now, d.live(t, &engine.Hold{}))
 			return d.sent(t)
 		},
-		"release of a hold that is back": func(d *driver) *engine.Request {
-			asked := d.released(t, "a")
-			_, waits := d.ask(t, 2, "a")
-			d.Replied(d.now, waits, blocked(asked.Claim), nil)
-			return d.sent(t)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := crowded(t, false)

@@ -210,8 +210,6 @@ var mistakes = []mistake{
 	{"the engine does not renew", variant{mute: sends(lua.Renew)}, "owners 11 leases 33 asks 1", "", ""},
 	{"a release says nothing of a loss", variant{deafen: saysDone(lua.Unlock)},
 		"owners 11 leases 33 asks 1 forces 1", "", ""},
-	{"a claim that came back is not released", variant{mute: releasesStale},
-		"owners 2 leases 6 asks 1 undos 1", "does not come to an end", "released-hold-comes-back"},
 	{"a hold is extended for less than it should be", variant{shorten: true},
 		"owners 11 leases 33 asks 1 extends 1", "than it was extended for", "extended-and-renewed"},
 	{"a hold that is gone is extended", variant{deafen: saysDone(lua.Renew)},

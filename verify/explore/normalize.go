@@ -37,7 +37,6 @@ type dueClaim struct {
 }
 
 type lockFields struct {
-	ended *time.Time
 	first *unsafe.Pointer `at:"held.first"`
 	last  *unsafe.Pointer `at:"held.last"`
 }
@@ -134,11 +133,6 @@ func (c claimFields) upgrade() unsafe.Pointer {
 	return nil
 }
 
-// releasesStale reports whether a request releases a claim that has ended, and came back.
-func releasesStale(r *engine.Request) bool {
-	return r.Ends() && *requestOf(unsafe.Pointer(r)).claim == nil
-}
-
 // coarsen moves all times at which an engine has something due to the next of the moments now, now + tick,
 // now + 2 ticks, and so on. The engine then does not conclude that its process was paused, although the time
 // is only reported at these moments.
@@ -216,9 +210,6 @@ func (p *process) normalize(several bool) {
 	*e.renewalTook = min(*e.renewalTook, longest/renewAfter) // see renewalPatience in the engine
 	for _, at := range *e.locks {
 		lk := lockOf(at)
-		if !p.asked(*lk.ended, func(r requestFields) bool { return *r.lock == at }) {
-			*lk.ended = time.Time{}
-		}
 		lk.sortHeld()
 	}
 	*e.locksMax, *e.claimsMax = 0, 0

@@ -423,9 +423,6 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if err != nil {
 		return err
 	}
-	if releasesStale(f.R) && !x.sites[siteOf(&f.R.Request)].undone {
-		e.flaw = cmp.Or(e.flaw, errors.New("a claim is released once more that has not come back"))
-	}
 	if how == twice {
 		e.tell(x, i, event{do: keep, a: k})
 	}
@@ -738,13 +735,13 @@ func (x *system) forgetFaults() {
 }
 
 // patience is how long a fair run may take. A lease has to end only if nobody is left who could release what
-// the server keeps: the process has died, or has given it up, or is another's that does not know that the
-// server has it again. Otherwise there is only a heartbeat to wait for. One tick each is for the look and for
+// the server keeps: the process has died, or has given it up, or does not know that the server has it again.
+// Otherwise there is only a heartbeat to wait for. One tick each is for the look and for
 // what is timed.
 func (e *explorer) patience(x *system) time.Duration {
 	longest := slices.Max(e.lease)
 	left := slices.ContainsFunc(x.procs, func(n *actor) bool { return n.p.Crashed || n.p.Abandoned }) ||
-		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(s *server) bool { return s.undone })
+		slices.ContainsFunc(x.sites, func(s *server) bool { return s.undone })
 	// likewise if nobody takes over the hold of a ticket
 	left = left || slices.ContainsFunc(x.tickets, func(t ticket) bool { return t.ended == 0 })
 	if !left {
