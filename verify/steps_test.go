@@ -373,16 +373,6 @@ func TestReadersWhoseTurnItIsMayGiveUp(t *testing.T) {
 	require.Equal(t, ": r2 r3 r4 r5 | r7 w8", r.outcome(t, r.play(t, "r7/60 -r6")))
 }
 
-// Leases that are left of a lock whose hash was evicted keep nobody out.
-func TestLeasesOfALostHashDoNotCount(t *testing.T) {
-	r := newRedisRig(t, false)
-	r.play(t, "r1/90000 r2/90000")
-	r.client.Del(ctx, r.keys.Lock.(string))
-	r.play(t, "r3/10 r4/10")
-	r.ttls(t) // fails if a key has none
-	require.NotZero(t, r.play(t, "-r3 -r4 w5?/10").Token, "the lock is not free")
-}
-
 // A reader whose hold was lost with the hash is told so, though the set still has its lease.
 func TestReleaseOfALostHashFindsNoHold(t *testing.T) {
 	r := newRedisRig(t, false)

@@ -26,8 +26,8 @@ func setupOf(t *testing.T, text string) setup {
 	return s
 }
 
-func explorationOf(t *testing.T, text string, v variant) exploration {
-	e, err := newExploration(setupOf(t, text), v)
+func explorationOf(t *testing.T, text string) exploration {
+	e, err := newExploration(setupOf(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,13 +35,13 @@ func explorationOf(t *testing.T, text string, v variant) exploration {
 }
 
 // replay takes the steps of a trace in testdata, and more.
-func replay(t *testing.T, name string, v variant, more ...string) (trace, error) {
+func replay(t *testing.T, name string, more ...string) (trace, error) {
 	tr, err := loadTrace(filepath.Join("testdata", name+".trace"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr.steps = append(tr.steps, more...)
-	return explorationOf(t, tr.setup.text, v).replay(tr)
+	return explorationOf(t, tr.setup.text).replay(tr)
 }
 
 // listed returns the set-ups that verify/verification.md has figures of: those of one server, or others, that
@@ -80,7 +80,7 @@ func testExplore(t *testing.T, list []string) {
 			if !*large { // which takes all the memory there is
 				t.Parallel()
 			}
-			r := explorationOf(t, text, variant{}).explore(limits{bugs: 10}, nil)
+			r := explorationOf(t, text).explore(limits{bugs: 10}, nil)
 			t.Log(r)
 			for _, b := range r.Bugs {
 				t.Errorf("%s\n%s", b.what, b.trace)
@@ -105,7 +105,7 @@ func TestTraces(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".trace")
 		t.Run(name, func(t *testing.T) {
-			if done, err := replay(t, name, variant{}); err != nil {
+			if done, err := replay(t, name); err != nil {
 				t.Errorf("%v, after:\n%s", err, done)
 			}
 		})
@@ -115,7 +115,7 @@ func TestTraces(t *testing.T) {
 // A trace whose steps cannot be taken any more shows nothing, and fails.
 func TestTraceThatCannotBeFollowedFails(t *testing.T) {
 	t.Parallel()
-	_, err := replay(t, "try-lets-in-untold", variant{}, "A asks to write") // it is dead
+	_, err := replay(t, "try-lets-in-untold", "A asks to write") // it is dead
 	if !errors.Is(err, errImpossible) {
 		t.Fatalf("it ends with %v", err)
 	}

@@ -59,8 +59,8 @@ type sent struct {
 	message *protocol.Message
 }
 
-func newMachine(d *edit, s setup) (*machine, error) {
-	redis, err := newRedisServer(d)
+func newMachine(s setup) (*machine, error) {
+	redis, err := newRedisServer()
 	return &machine{setup: s, redis: redis, runs: map[execution]*result{}, states: map[string]*server{},
 		terms: map[string]*request{}, wired: map[wired]*request{}}, err
 }

@@ -48,7 +48,7 @@ func explore(replayed, text string, l limits) (err error) {
 	if err != nil {
 		return err
 	}
-	e, err := newExploration(t.setup, variant{})
+	e, err := newExploration(t.setup)
 	if err != nil {
 		return err
 	}
@@ -74,11 +74,11 @@ type exploration interface {
 	replay(t trace) (trace, error)
 }
 
-func newExploration(s setup, v variant) (exploration, error) {
+func newExploration(s setup) (exploration, error) {
 	if s.calls != nil {
-		e, err := newParliament(s, v)
+		e, err := newParliament(s, false)
 		return newSearch(s, e), err
 	}
-	e, err := newExplorer(s, v)
+	e, err := newExplorer(s, false)
 	return newSearch(s, e), err
 }

@@ -256,9 +256,6 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		if p.Asks[ev.a] != unlimited {
 			p.Asks[ev.a]--
 		}
-		if e.alter != nil {
-			e.alter(h)
-		}
 		p.Holds = append(p.Holds, h)
 		p.Engine.Acquire(p.Now, h)
 		if p.Closing == closed {
@@ -274,7 +271,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 	case force:
 		_ = p.Engine.Force(p.Now, names[ev.name], 0, nil)
 	case extend:
-		p.extend(e, p.Holds[ev.a], c)
+		p.extend(p.Holds[ev.a])
 	case downgrade:
 		h, read := p.Holds[ev.a], &engine.Hold{}
 		known, _ := p.Engine.Downgrade(p.Now, h, read)
@@ -303,14 +300,10 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		p.Engine.GiveUpExtension(p.Extending[ev.a].X, errGaveUp)
 	case drain:
 		p.Closing = draining
-		if !e.lazy {
-			p.Engine.Drain(p.Now)
-		}
+		p.Engine.Drain(p.Now)
 	case shut:
 		p.Closing = closed
-		if !e.lazy {
-			p.Engine.Close(p.Now)
-		}
+		p.Engine.Close(p.Now)
 	case reply:
 		f := takeOut(&p.Flights, ev.a)
 		r := f.Reply
@@ -318,14 +311,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 			r = *ev.reply
 			r.Message.Granted, r.Message.AskAgain = slices.Clone(r.Message.Granted), slices.Clone(r.Message.AskAgain)
 		}
-		if e.deafen != nil {
-			e.deafen(f.R, &r)
-		}
-		now := p.Now
-		if e.behind && p.Overdue {
-			now = now.Add(-tick)
-		}
-		p.Engine.Replied(now, f.R, r, nil)
+		p.Engine.Replied(p.Now, f.R, r, nil)
 	case fail:
 		f := takeOut(&p.Flights, ev.a)
 		if f.Stage != replied {
@@ -536,9 +522,7 @@ func (p *process) settle(e *explorer, c *effect) {
 		var fx engine.Effects
 		p.Engine.Flush(p.Now, &fx)
 		for _, r := range fx.Send {
-			if e.mute == nil || !e.mute(r) {
-				p.Flights = append(p.Flights, &flight{R: r})
-			}
+			p.Flights = append(p.Flights, &flight{R: r})
 		}
 		for _, h := range fx.Cancel {
 			p.cancelled(h, c)
@@ -716,14 +700,11 @@ func (p *process) stuck(first *engine.Hold, behind bool) bool {
 }
 
 // extend begins a call of Extend, for twice the lease.
-func (p *process) extend(e *explorer, h *engine.Hold, c *effect) {
+func (p *process) extend(h *engine.Hold) {
 	d := 2 * p.Lease
 	x := &extending{X: &engine.Extension{}, Hold: h, Until: p.Now.Add(d)}
 	if end := p.pledge(h).End; !end.IsZero() && end.Before(x.Until) {
 		x.Until = end
-	}
-	if e.shorten {
-		d /= 2
 	}
 	p.Extending = append(p.Extending, x)
 	p.Engine.Extend(p.Now, h, d, x.X)

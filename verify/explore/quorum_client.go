@@ -123,9 +123,6 @@ func (e *parliament) play(p *client, d deed, c *outcome) {
 			c.flaw = fmt.Errorf("a panic: %v", r)
 		}
 	}()
-	if e.spoil != nil {
-		e.spoil(p, d)
-	}
 	p.do(d, e)
 	if p.runs() {
 		p.settle(d.at, e, c)
@@ -282,7 +279,7 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 		var fx quorum.Effects
 		p.Layer.Flush(at, &fx)
 		for _, r := range fx.Requests {
-			p.Flights = append(p.Flights, &journey{R: r, Lost: e.lose != nil && e.lose(r)})
+			p.Flights = append(p.Flights, &journey{R: r})
 		}
 		for _, r := range fx.Send {
 			p.Flights = append(p.Flights, &journey{R: &quorum.Request{Request: r.Request}, Of: r})

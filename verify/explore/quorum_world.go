@@ -31,8 +31,8 @@ type world struct {
 // parliament knows what all worlds have in common.
 type parliament struct {
 	setup
-	variant
 	*cast[client, deed]
+	plain   bool // nothing is left out of what is compared, and each step is computed again
 	redis   redisServer
 	stores  map[string]*store
 	runs    map[string]*answer // of scripts on stores
@@ -44,16 +44,16 @@ type parliament struct {
 	replies map[string]any  // by what names them
 }
 
-func newParliament(s setup, v variant) (*parliament, error) {
-	redis, err := newRedisServer(v.edit)
+func newParliament(s setup, plain bool) (*parliament, error) {
+	redis, err := newRedisServer()
 	if err != nil {
 		return nil, err
 	}
-	e := &parliament{setup: s, variant: v, cast: newCast[client, deed](mostClients), redis: redis,
+	e := &parliament{setup: s, plain: plain, cast: newCast[client, deed](mostClients), redis: redis,
 		stores: map[string]*store{}, runs: map[string]*answer{}, replies: map[string]any{},
 		servers: 3, lease: 30 * time.Second, tries: strings.ContainsAny(strings.Join(s.calls, ""), "wr"),
 		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute}}
-	e.cast.play, e.cast.look, e.whole = e.play, e.look, v.plain
+	e.cast.play, e.cast.look, e.whole = e.play, e.look, plain
 	if s.five {
 		e.servers = 5
 	}

@@ -3,31 +3,11 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	library "github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
-
-// An edit breaks a script.
-type edit struct{ from, to string }
-
-// sources returns the scripts of the library by their names, after an edit, or none.
-func sources(d *edit) (map[string]string, error) {
-	all, found := map[string]string{}, d == nil
-	for _, s := range slices.Concat(library.All, library.Quorum) {
-		all[s.Name] = s.Source
-		if d != nil {
-			all[s.Name] = strings.ReplaceAll(s.Source, d.from, d.to)
-		}
-		found = found || all[s.Name] != s.Source
-	}
-	if !found {
-		return nil, fmt.Errorf("no script has %q", d.from)
-	}
-	return all, nil
-}
 
 // An entry is a key's value.
 type entry struct {
@@ -46,12 +26,12 @@ type ranScript struct {
 // A redisServer runs scripts at a moment at which its clock stands still.
 type redisServer struct{ *script.Server }
 
-func newRedisServer(d *edit) (redisServer, error) {
-	all, err := sources(d)
-	if err != nil {
-		return redisServer{}, err
+func newRedisServer() (redisServer, error) {
+	sources := map[string]string{}
+	for _, s := range slices.Concat(library.All, library.Quorum) {
+		sources[s.Name] = s.Source
 	}
-	s, err := script.NewServer(all)
+	s, err := script.NewServer(sources)
 	if err == nil {
 		s.Unlucky = true
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
@@ -91,33 +90,16 @@ const (
 // explorer knows what all systems have in common.
 type explorer struct {
 	*machine
-	variant
 	*cast[process, event]
+	plain   bool // nothing is normalized
 	lease   []time.Duration
 	renamed map[renamed]*actor
 	flaw    error // in the last action
 }
 
-// A variant is an exploration that is not as usual: it normalizes nothing, or makes mistakes on purpose, to
-// see that they are found.
-type variant struct {
-	plain bool
-
-	edit    *edit                                  // of a script; or nil
-	mute    func(*engine.Request) bool             // whether a request is not sent
-	alter   func(*engine.Hold)                     // changes what a call asks for
-	shorten bool                                   // a call of Extend asks for half
-	lazy    bool                                   // an engine is not told that it is closed
-	behind  bool                                   // an overdue engine takes a reply for one of before
-	deafen  func(*engine.Request, *protocol.Reply) // changes what an engine hears
-
-	lose  func(*quorum.Request) bool // whether a request of a quorum is lost
-	spoil func(*client, deed)        // changes a client before something happens to it
-}
-
-func newExplorer(s setup, v variant) (*explorer, error) {
-	m, err := newMachine(v.edit, s)
-	e := &explorer{machine: m, variant: v, cast: newCast[process, event](mostProcesses),
+func newExplorer(s setup, plain bool) (*explorer, error) {
+	m, err := newMachine(s)
+	e := &explorer{machine: m, plain: plain, cast: newCast[process, event](mostProcesses),
 		renamed: map[renamed]*actor{}}
 	e.cast.play, e.cast.look = e.play, e.look
 	for _, ticks := range s.leases {

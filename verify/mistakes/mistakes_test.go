@@ -1,4 +1,4 @@
-// Package mistakes makes mistakes on purpose. Each file in patches has one: what is wrong, the tests that
+// Package mistakes makes mistakes on purpose. Each file in patches has one: what is wrong, the suites that
 // have to fail on it, and the change.
 package mistakes
 
@@ -21,14 +21,15 @@ var all = flag.Bool("all", false, "make every mistake, as every night")
 // usual are the mistakes that are made on every change. Of the others, it is only checked that their patches
 // apply.
 var usual = []string{"delegation-returned-under-readers", "reply-of-a-former-master", "old-votes-count",
-	"downgrade-of-a-lost-hold"}
+	"downgrade-of-a-lost-hold", "lost-hold-is-relied-on"}
 
 var (
-	fails   = regexp.MustCompile(`(?m)^fails: (\S+)(.*)$`) // a package, and the flags of its test
-	changes = regexp.MustCompile(`(?m)^\+\+\+ b/(\S+)$`)   // a file
+	// a package, the flags of its test, and what that says
+	fails   = regexp.MustCompile(`(?m)^fails: (\S+)(.*)(?:\nsays: (.+))?$`)
+	changes = regexp.MustCompile(`(?m)^\+\+\+ b/(\S+)$`) // a file
 )
 
-// A test fails on each mistake.
+// Each suite that a mistake names fails on it.
 func TestMistakesAreFound(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
@@ -42,8 +43,8 @@ func TestMistakesAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(patch)
 			require.NoError(t, err)
-			suite := fails.FindStringSubmatch(string(text))
-			require.NotEmpty(t, suite, "the patch names no test")
+			suites := fails.FindAllStringSubmatch(string(text), -1)
+			require.NotEmpty(t, suites, "the patch names no test")
 			// run runs a command, and returns what it prints.
 			run := func(dir, name string, args ...string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), name, args...)
@@ -72,10 +73,13 @@ func TestMistakesAreFound(t *testing.T) {
 			file := filepath.Join(dir, "overlay.json")
 			require.NoError(t, os.WriteFile(file, overlay, 0o600))
 
-			args := []string{"test", "-overlay", file, "-count=1", "-failfast", "-timeout=5m", "."}
-			out, err = run(filepath.Join(root, suite[1]), "go", append(args, strings.Fields(suite[2])...)...)
-			require.Error(t, err, "no test fails")
-			require.Contains(t, out, "--- FAIL: ")
+			for _, suite := range suites {
+				args := []string{"test", "-overlay", file, "-count=1", "-failfast", "-timeout=5m", "."}
+				out, err := run(filepath.Join(root, suite[1]), "go", append(args, strings.Fields(suite[2])...)...)
+				require.Error(t, err, "no test fails: %s", suite[0])
+				require.Contains(t, out, "--- FAIL: ")
+				require.Contains(t, out, suite[3], suite[0])
+			}
 		})
 	}
 }

@@ -169,7 +169,6 @@ func (w *world) run(n int, live func()) {
 
 // execute runs a script, and sends out what it publishes.
 func (w *world) execute(s *server, r *protocol.Request) (any, error) {
-	w.ran++
 	if r.Script == scripts.Force { // it may come late
 		w.declare(slices.DeleteFunc(slices.Clone(w.names), func(name string) bool {
 			return protocol.KeysOf(prefix, name).Lock != r.Keys.Lock
@@ -194,36 +193,5 @@ func (w *world) execute(s *server, r *protocol.Request) (any, error) {
 			n.listens[s.index%len(n.listens)].publish(m[1], s.took)
 		}
 	}
-	if !w.climate.Votes {
-		w.check(s, r)
-	}
 	return reply, err
-}
-
-// checkEach is of how many runs of a script one is looked at closely.
-const checkEach = 4
-
-// check looks at what a script has left, now and then.
-func (w *world) check(s *server, r *protocol.Request) {
-	if w.ran%checkEach != 0 || w.climate.Crowd && w.ran%(32*checkEach) != 0 {
-		return
-	}
-	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
-		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
-			w.violation("server: %s leaves %q without a time to live", r.Script.Name, key)
-		}
-	}
-	state, err := s.inspect(r.Keys)
-	if err != nil {
-		w.violation("server: after %s: %v", r.Script.Name, err)
-		return
-	}
-	for i, a := range state.Holders {
-		for _, b := range state.Holders[:i] {
-			same := a.Instance == b.Instance && a.Owner == b.Owner
-			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
-				w.violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
-			}
-		}
-	}
 }

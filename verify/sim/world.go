@@ -69,7 +69,6 @@ type world struct {
 	dirty   bool // a process was not closed in good order
 
 	nodes map[string]*node // by channel
-	ran   int              // scripts
 }
 
 // A host has a process, and another when that is closed.
