@@ -73,8 +73,8 @@ type holdFields struct {
 }
 
 type requestFields struct {
-	lock, claim *unsafe.Pointer
-	slot        *int
+	claim *unsafe.Pointer
+	slot  *int
 }
 
 var (

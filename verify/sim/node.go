@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -56,10 +55,9 @@ type base interface {
 	Idle() bool
 }
 
-// A single is one server, or a cluster, whose masters have the names evenly.
+// A single is one server.
 type single struct {
 	engine.Layer // the lowest
-	w            *world
 }
 
 func (s single) Subscribed(now time.Time, _ int)              { s.Layer.Subscribed(now) }
@@ -70,13 +68,8 @@ func (s single) Flush(now time.Time, to *quorum.Effects) {
 	s.Layer.Flush(now, &to.Effects)
 	for _, r := range to.Send {
 		r.Layer, r.From = s.Layer, r
-		to.Requests = append(to.Requests, &quorum.Request{Request: r.Request, Server: s.w.master(r.Name())})
+		to.Requests = append(to.Requests, &quorum.Request{Request: r.Request})
 	}
-}
-
-// master returns the index of the master that has a name.
-func (w *world) master(name string) int {
-	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(len(w.servers)))
 }
 
 func (w *world) newNode(seed uint64, c Climate) *node {
@@ -104,14 +97,14 @@ func (w *world) newNode(seed uint64, c Climate) *node {
 	}
 	instance := fmt.Sprintf("instance%04d", len(w.nodes))
 	n.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true})
-	n.base = single{n.engine, w}
+	n.base = single{n.engine}
 	switch {
 	case c.Delegates:
 		n.delegates = delegation.New(delegation.Config{
 			Instance: instance, Owner: protocol.Owner{Process: n.process},
 			Lease: delegationLease(rng, w.lease), Hold: w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
-		n.base = single{n.delegates, w}
+		n.base = single{n.delegates}
 	case c.Votes:
 		n.base = quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix, Instance: instance}, n.engine)
 		n.mend()

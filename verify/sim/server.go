@@ -25,11 +25,6 @@ type server struct {
 	down   bool          // it refuses connections
 	frozen bool          // it stands still
 	queue  []func()      // what has come, and is yet to be done
-
-	cost func(script string, told int) time.Duration // how long a script takes; nil for no time
-	took time.Duration                               // by what was done last
-	used time.Duration                               // by all
-	busy bool                                        // with something that takes time
 }
 
 func newServer() *server {
@@ -73,18 +68,10 @@ func (s *server) reach(do func()) {
 }
 
 func (s *server) serve() {
-	for len(s.queue) > 0 && !s.frozen && !s.busy {
+	for len(s.queue) > 0 && !s.frozen {
 		do := s.queue[0]
 		s.queue = s.queue[1:]
-		s.took = 0
-		if do(); s.took > 0 {
-			s.used += s.took
-			s.busy = true
-			s.loop.after(s.took, func() {
-				s.busy = false
-				s.serve()
-			})
-		}
+		do()
 	}
 }
 
@@ -183,14 +170,11 @@ func (w *world) execute(s *server, r *protocol.Request) (any, error) {
 			w.violation("server: %s replies %v: %v", r.Script.Name, reply, err)
 		}
 	}
-	if s.cost != nil {
-		s.took = s.cost(r.Script.Name, len(s.Published))
-	}
 	w.see("runs of "+r.Script.Name, 1)
 	w.see("messages", len(s.Published))
 	for _, m := range s.Published {
 		if n := w.nodes[m[0]]; n != nil {
-			n.listens[s.index%len(n.listens)].publish(m[1], s.took)
+			n.listens[s.index%len(n.listens)].publish(m[1])
 		}
 	}
 	return reply, err

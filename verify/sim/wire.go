@@ -94,7 +94,7 @@ func (t *try) arrive() {
 	if w.downLost {
 		return
 	}
-	down := w.server.took + w.delay()
+	down := w.delay()
 	fate := w.draw(w.weather.Drop, w.weather.Slow)
 	if fate == 1 || err == errBroken {
 		n.after(down, func() { t.fail(errBroken) })
@@ -176,17 +176,17 @@ func (s *subscription) register() {
 		s.lose(errBroken)
 	default:
 		s.registered = true
-		s.deliver(0, func() {
+		s.deliver(func() {
 			s.wait = firstWait
 			n.do(func(now time.Time) { n.base.Subscribed(now, s.server.index) })
 		})
 	}
 }
 
-// deliver brings what the server sends after a while, in order.
-func (s *subscription) deliver(after time.Duration, fn func()) {
+// deliver brings what the server sends, in order.
+func (s *subscription) deliver(fn func()) {
 	n := s.n
-	s.last = order.Later(n.at.Add(after+s.delay()), s.last)
+	s.last = order.Later(n.at.Add(s.delay()), s.last)
 	n.when(s.last, func() {
 		n.arrive(func() {
 			if s.sub == s && !s.deaf {
@@ -197,7 +197,7 @@ func (s *subscription) deliver(after time.Duration, fn func()) {
 }
 
 // publish has the server send a message to a subscriber, after a while.
-func (w *wire) publish(message string, after time.Duration) {
+func (w *wire) publish(message string) {
 	s, n := w.sub, w.n
 	if s == nil || !s.registered || w.downLost {
 		return
@@ -205,10 +205,10 @@ func (w *wire) publish(message string, after time.Duration) {
 	hear := func() { n.do(func(now time.Time) { n.base.Heard(now, w.server.index, message) }) }
 	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
 	case 2:
-		s.deliver(after, hear)
+		s.deliver(hear)
 		fallthrough
 	case 0:
-		s.deliver(after, hear)
+		s.deliver(hear)
 	case 3:
 		n.after(w.long(), func() { n.later(hear) })
 	}
