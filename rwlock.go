@@ -38,7 +38,7 @@ type RWLock struct {
 // Close the RWLock before the client. New returns an error if client is nil, or is a redis.Ring or a type
 // around one, or if an option is invalid. It does not use the network.
 func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
-	return open("new", client.Check, []redis.UniversalClient{c}, opts)
+	return open("new", []redis.UniversalClient{c}, false, opts)
 }
 
 // NewQuorum returns an RWLock over an odd number of independent servers, at least three. It keeps its
@@ -55,15 +55,14 @@ func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 // network. If two clients lead to the same server, that is found when a lock is first used: one of them then
 // counts as a failed server, and the log says how many servers vote.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
-	return open("new quorum", client.CheckQuorum, clients, opts)
+	return open("new quorum", clients, true, opts)
 }
 
 // open returns an RWLock, which a Monitor may inspect.
-func open(op string, check func(client.Config, []redis.UniversalClient) error,
-	clients []redis.UniversalClient, opts []Option) (*RWLock, error) {
+func open(op string, clients []redis.UniversalClient, quorum bool, opts []Option) (*RWLock, error) {
 	config, err := configure(opts)
 	if err == nil {
-		err = check(config.Config, clients)
+		err = client.Check(config.Config, clients, quorum)
 	}
 	if err != nil {
 		return nil, prefix(op, err)

@@ -67,11 +67,7 @@ func (c *Client) reportAbandoned() {
 			c.mu.Lock()
 			now := time.Now()
 			for _, held := range some {
-				if held.State() <= engine.Entering {
-					c.engine.GiveUp(now, &held.Hold, held.gaveUp)
-				}
-				held.traced()
-				_, _ = c.engine.Release(now, &held.Hold) // if it was granted the lock meanwhile
+				c.drop(now, held, held.gaveUp)
 			}
 			c.flush()
 			runtime.Gosched()

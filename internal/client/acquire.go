@@ -107,14 +107,16 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 // forsake gives up a call to which nobody returns.
 func (c *Client) forsake(h *Hold) {
 	c.mu.Lock()
-	now := c.now()
 	h.awaited()
-	if h.State() <= engine.Entering {
-		c.engine.GiveUp(now, &h.Hold, context.Canceled)
-	}
-	h.traced()
-	_, _ = c.engine.Release(now, &h.Hold)
+	c.drop(c.now(), h, context.Canceled)
 	c.flush()
+}
+
+// drop ends a call that returns no hold, with err unless it has ended. Client.mu is locked.
+func (c *Client) drop(now time.Time, h *Hold, err error) {
+	c.engine.GiveUp(now, &h.Hold, err)
+	h.traced()
+	_, _ = c.engine.Release(now, &h.Hold) // if it was granted the lock
 }
 
 // newHold returns the hold that a call asks for.
@@ -140,9 +142,8 @@ func (c *Client) result(w *wait, h *Hold, now time.Time) (*Hold, error) {
 		c.run(c.unlock(now), nil)
 		return h, nil
 	}
-	h.traced()
 	err := w.failed(h)
-	_, _ = c.engine.Release(now, &h.Hold) // of what the caller does not get
+	c.drop(now, h, err)
 	c.flush()
 	return nil, err
 }
@@ -163,7 +164,7 @@ func (c *Client) wait(w *wait, h *Hold) error {
 		c.mu.Lock()
 	}
 	h.awaited()
-	if gaveUp != nil && h.State() <= engine.Entering {
+	if gaveUp != nil {
 		// If the server grants the lock at this moment, the request that withdraws the call passes it on.
 		c.engine.GiveUp(c.now(), &h.Hold, gaveUp)
 	}

@@ -10,45 +10,35 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 )
 
-// Check returns an error if New cannot use the client, or not with that Config.
-func Check(config Config, clients []redis.UniversalClient) error {
-	client := clients[0]
-	if isNil(client) {
-		return errors.New("the client is nil")
-	}
-	if errors.Is(dispatch.Refusal(client), redis.ErrRingAutoPipelineUnsupported) {
-		return errors.New("a ring is not supported: a message published on one of its servers does not reach the others")
-	}
-	if autoPipelined(reflect.ValueOf(client)) {
-		return errors.New("an AutoPipeliner is not supported: pass the client that it is made from. " +
-			"The library makes its own pipelines")
-	}
-	if _, shown := client.(*redis.ClusterClient); config.Replicas > 0 && !shown && !dispatch.OneServer(client) {
-		return fmt.Errorf("WithReplicas on a cluster needs a *redis.ClusterClient: "+
-			"a %T does not tell which connection a request uses", client)
-	}
-	return nil
-}
-
-// CheckQuorum returns an error if the clients are not those of a quorum, or if a quorum cannot have that
-// Config.
-func CheckQuorum(config Config, clients []redis.UniversalClient) error {
-	if config.Replicas > 0 {
+// Check returns an error if New cannot use the clients, or not with that Config. The clients are those of a
+// quorum, or there is one.
+func Check(config Config, clients []redis.UniversalClient, quorum bool) error {
+	if quorum && config.Replicas > 0 {
 		return errors.New("WithReplicas is for one server with replicas: in a quorum, the servers confirm a hold")
 	}
-	if n := len(clients); n < 3 || n%2 == 0 {
+	if n := len(clients); quorum && (n < 3 || n%2 == 0) {
 		return fmt.Errorf("%d clients: a quorum has an odd number of servers, three at least", n)
 	}
 	seen := map[redis.UniversalClient]int{}
 	for i, client := range clients {
-		if isNil(client) {
-			return fmt.Errorf("client %d is nil", i)
+		what := "the client"
+		if quorum {
+			what = fmt.Sprint("client ", i)
 		}
-		if autoPipelined(reflect.ValueOf(client)) {
-			return fmt.Errorf("client %d is an AutoPipeliner: pass the client that it is made from", i)
-		}
-		if !dispatch.OneServer(client) {
-			return fmt.Errorf("client %d is a %T: each client of a quorum stands for one server", i, client)
+		_, shown := client.(*redis.ClusterClient)
+		switch {
+		case isNil(client):
+			return fmt.Errorf("%s is nil", what)
+		case autoPipelined(reflect.ValueOf(client)):
+			return fmt.Errorf("%s is an AutoPipeliner: pass the client that it is made from. "+
+				"The library makes its own pipelines", what)
+		case quorum && !dispatch.OneServer(client):
+			return fmt.Errorf("%s is a %T: each client of a quorum stands for one server", what, client)
+		case errors.Is(dispatch.Refusal(client), redis.ErrRingAutoPipelineUnsupported):
+			return errors.New("a ring is not supported: a message published on one of its servers does not reach the others")
+		case config.Replicas > 0 && !shown && !dispatch.OneServer(client):
+			return fmt.Errorf("WithReplicas on a cluster needs a *redis.ClusterClient: "+
+				"a %T does not tell which connection a request uses", client)
 		}
 		if reflect.TypeOf(client).Comparable() {
 			if other, ok := seen[client]; ok {
@@ -57,7 +47,7 @@ func CheckQuorum(config Config, clients []redis.UniversalClient) error {
 			seen[client] = i
 		}
 	}
-	if config.Delegate > 0 {
+	if quorum && config.Delegate > 0 {
 		return errors.New("WithDelegation is for one server: a quorum does not delegate locks")
 	}
 	return nil

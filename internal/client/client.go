@@ -72,6 +72,8 @@ type Client struct {
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
+	lowest  engine.Layer
+	quorum  *quorum.Quorum // or nil
 	servers servers
 	clock   clock
 	label   label
@@ -121,21 +123,21 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 
 	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
 		Observe: len(config.Observe) > 0, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: c.apart})
-	lowest := engine.Layer(c.engine)
+	c.lowest = c.engine
 	if config.Delegate > 0 && config.Replicas == 0 {
 		c.local = delegation.New(delegation.Config{Instance: c.instance,
 			Owner: protocol.Owner{Process: config.Process},
 			Lease: config.Delegate, Hold: config.Lease, Observe: len(config.Observe) > 0}, c.engine)
-		lowest = c.local
+		c.lowest = c.local
 	}
-	c.servers = singleServer{lowest, config.Trace != nil}
+	c.servers = singleServer{c.lowest}
 	if n := len(clients); n > 1 {
-		q := quorum.New(quorum.Config{Servers: n, Prefix: config.Prefix, Instance: c.instance}, c.engine)
-		c.servers = &quorumServers{Quorum: q, engine: c.engine, n: n, traces: config.Trace != nil}
+		c.quorum = quorum.New(quorum.Config{Servers: n, Prefix: config.Prefix, Instance: c.instance}, c.engine)
+		c.servers = c.quorum
 	}
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	c.timer.Stop()
-	changed := func() { c.do(lowest.Resume) }
+	changed := func() { c.do(c.lowest.Resume) }
 	for _, client := range clients {
 		c.dispatch = append(c.dispatch,
 			dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: changed, Wanted: c.wanted}))

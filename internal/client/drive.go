@@ -23,65 +23,44 @@ type servers interface {
 	Idle() bool     // nothing is held, waited for or to be released
 	Waiting() bool  // a message may come that matters
 	Trouble() error // too few servers of a quorum vote; or nil
-
-	// voting returns how many servers a quorum has, and how many of them vote.
-	voting() (servers, voting int)
-	// flush takes the engine's effects, and the requests for each server.
-	flush(now time.Time, fx *effects)
 }
 
 // A singleServer is a layer over one server.
-type singleServer struct {
-	engine.Layer
-	traces bool
-}
+type singleServer struct{ engine.Layer }
 
 func (o singleServer) Heard(now time.Time, _ int, message string)   { o.Layer.Heard(now, message) }
 func (o singleServer) Subscribed(now time.Time, _ int)              { o.Layer.Subscribed(now) }
 func (o singleServer) Unsubscribed(now time.Time, _ int, err error) { o.Layer.Unsubscribed(now, err) }
 func (singleServer) Trouble() error                                 { return nil }
-func (singleServer) voting() (servers, voting int)                  { return 0, 0 }
-
-func (o singleServer) flush(now time.Time, fx *effects) {
-	o.Layer.Flush(now, &fx.Effects)
-	for _, r := range fx.Send {
-		r.Layer, r.From = o.Layer, r
-		if o.traces {
-			r.Trace = traceOf(r)
-		}
-		fx.send[0] = append(fx.send[0], &r.Request)
-	}
-}
-
-// quorumServers are the servers of a quorum.
-type quorumServers struct {
-	*quorum.Quorum
-	engine *engine.Engine
-	n      int // how many there are
-	traces bool
-	out    quorum.Effects // memory
-}
-
-func (s *quorumServers) Waiting() bool                 { return s.engine.Waiting() }
-func (s *quorumServers) voting() (servers, voting int) { return s.n, s.Voting() }
-
-func (s *quorumServers) flush(now time.Time, fx *effects) {
-	s.out.Reset()
-	s.Quorum.Flush(now, &s.out)
-	fx.Effects, s.out.Effects = s.out.Effects, fx.Effects
-	for _, r := range s.out.Requests {
-		if s.traces && r.For != nil {
-			r.Trace = traceOf(r.For)
-		}
-		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
-	}
-}
 
 // effects are what is to be done for the engine, once Client.mu is unlocked.
 type effects struct {
-	engine.Effects
-	send    [][]*protocol.Request // to each server
-	cancels []func()
+	quorum.Effects
+	send [][]*protocol.Request // to each server
+}
+
+// collect takes what the engine wants done, and the requests for each server.
+func (c *Client) collect(now time.Time, fx *effects) {
+	if c.quorum != nil {
+		c.quorum.Flush(now, &fx.Effects)
+		for _, r := range fx.Requests {
+			c.add(fx, r.Server, &r.Request, r.For)
+		}
+		return
+	}
+	c.lowest.Flush(now, &fx.Effects.Effects)
+	for _, r := range fx.Send {
+		r.Layer, r.From = c.lowest, r
+		c.add(fx, 0, &r.Request, r)
+	}
+}
+
+// add adds a request to a server. It is sent for a request of the engine, or of is nil.
+func (c *Client) add(fx *effects, server int, r *protocol.Request, of *engine.Request) {
+	if c.config.Trace != nil && of != nil {
+		r.Trace = traceOf(of)
+	}
+	fx.send[server] = append(fx.send[server], r)
 }
 
 // do calls f while Client.mu is locked, and then does what the engine wants done.
@@ -103,16 +82,14 @@ func (c *Client) unlock(now time.Time) *effects {
 	if !c.label.known && !c.closed && !c.servers.Idle() {
 		c.sendLabel(fx)
 	}
-	c.servers.flush(now, fx)
+	c.collect(now, fx)
 	if len(fx.Blockers) > 0 {
 		fx.Blockers = c.unknown(now, fx.Blockers)
 	}
 	c.reportEvents(fx.Events)
 	for _, h := range fx.Cancel {
-		if w := h.Tag.(*Hold).work.Load(); w != nil {
-			cause := h.Err()
-			fx.cancels = append(fx.cancels, func() { w.cancel(cause) })
-		}
+		held, cause := h.Tag.(*Hold), h.Err()
+		c.cancels.Go(func() { held.end(cause) })
 	}
 	for _, h := range fx.Wake {
 		held := h.Tag.(*Hold)
@@ -164,9 +141,6 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 		clear(requests)
 		fx.send[i] = requests[:0]
 	}
-	for _, x := range fx.cancels {
-		c.cancels.Go(x)
-	}
 	for _, rec := range fx.Log {
 		c.log.report(rec)
 	}
@@ -181,8 +155,6 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 	if len(fx.Blockers) > 0 {
 		c.readLabels(fx.Blockers)
 	}
-	clear(fx.cancels)
-	fx.cancels = fx.cancels[:0]
 	fx.Effects.Reset()
 	c.effects.Put(fx)
 	if own != nil {

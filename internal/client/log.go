@@ -21,7 +21,6 @@ type reporter[T any] struct {
 
 	mu      sync.Mutex
 	queue   []queued[T]
-	batch   []queued[T]   // of the goroutine's
 	dropped int           // since the last that was queued
 	busy    chan struct{} // closed when the goroutine has ended; nil if there is none
 }
@@ -43,49 +42,41 @@ func (r *reporter[T]) report(report T) {
 	r.dropped = 0
 	if r.busy == nil {
 		r.busy = make(chan struct{})
-		go r.run(r.busy)
+		go r.run()
 	}
 }
 
-func (r *reporter[T]) run(done chan struct{}) {
+func (r *reporter[T]) run() {
 	over := false
 	defer func() {
-		if over {
-			close(done)
-		} else { // handle has called runtime.Goexit, as a test's FailNow does
-			go r.run(done)
+		if !over { // handle has panicked, or called runtime.Goexit, as a test's FailNow does
+			go r.run()
 		}
 	}()
-	for r.next() {
-		for len(r.batch) > 0 {
-			q := r.batch[0]
-			r.batch = r.batch[1:]
-			r.pass(q)
-		}
-	}
-	over = true
-}
-
-// next takes what is queued, and reports whether there is anything.
-func (r *reporter[T]) next() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.batch) == 0 {
-		r.batch, r.queue = r.queue, nil
-	}
-	if len(r.batch) == 0 {
-		r.busy = nil
-	}
-	return len(r.batch) > 0
-}
-
-func (r *reporter[T]) pass(q queued[T]) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.panicked(fmt.Errorf("%v\n%s", v, debug.Stack()))
 		}
 	}()
-	r.handle(q.report, q.dropped)
+	for q, ok := r.next(); ok; q, ok = r.next() {
+		r.handle(q.report, q.dropped)
+	}
+	over = true
+}
+
+// next takes the first report of the queue. If there is none, the goroutine is about to end.
+func (r *reporter[T]) next() (q queued[T], ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) == 0 {
+		close(r.busy)
+		r.queue, r.busy = nil, nil
+		return q, false
+	}
+	q = r.queue[0]
+	r.queue[0] = queued[T]{}
+	r.queue = r.queue[1:]
+	return q, true
 }
 
 // close returns a channel that is closed when all reports have been handled.

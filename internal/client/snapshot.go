@@ -85,6 +85,8 @@ func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Ti
 			show(h, nil)
 		}
 	}
-	servers, voting = c.servers.voting()
+	if c.quorum != nil {
+		servers, voting = len(c.dispatch), c.quorum.Voting()
+	}
 	return now, servers, voting
 }

@@ -469,6 +469,9 @@ func (q *Quorum) Idle() bool {
 	})
 }
 
+// Waiting reports whether a message may come that matters.
+func (q *Quorum) Waiting() bool { return q.engine.Waiting() }
+
 // nextToken returns the token to ask for, which is probably larger than all that the servers have seen. It is
 // 0 if no token is known.
 func (q *Quorum) nextToken(now time.Time) int64 {
