@@ -27,7 +27,6 @@ type Call struct {
 	MaxHold  time.Duration    // or 0
 	MaxWait  time.Duration    // or 0
 	From     uintptr          // the place in the program that calls
-	Caller   uint64           // the goroutine that counts as the caller; 0 for the one that calls
 	Ticket   *protocol.Ticket // that the hold is taken over with; or nil
 }
 
@@ -129,7 +128,7 @@ func (c *Client) newHold(w *wait, call *Call) *Hold {
 	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
 	h.Ticket, h.Try, h.Bounded, h.Tag = call.Ticket, call.Try, w.expired != nil || w.ctx.Done() != nil, h
 	if c.config.Strict {
-		h.Hold.Caller = cmp.Or(call.Caller, Goroutine())
+		h.Hold.Caller = Goroutine()
 	}
 	return h
 }

@@ -150,14 +150,7 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 func (c *Client) Close() error { return c.close(false, nil) }
 
 // IsClosed reports whether Close has begun.
-func (c *Client) IsClosed() bool {
-	select {
-	case <-c.ends.Done():
-		return true
-	default:
-		return false
-	}
-}
+func (c *Client) IsClosed() bool { return c.ends.Err() != nil }
 
 // Shutdown ends every waiting call with ErrClosed, waits until every hold was released, and closes the
 // Client. If ctx ends first, it closes the Client immediately, and why is the error of that wait. err is
