@@ -22,7 +22,7 @@ type reporter[T any] struct {
 	mu      sync.Mutex
 	queue   []queued[T]
 	dropped int           // since the last that was queued
-	busy    chan struct{} // closed when the goroutine has ended; nil if there is none
+	busy    chan struct{} // closed when the goroutine is about to end; nil if there is none
 }
 
 // A queued report follows some that were dropped.
