@@ -27,12 +27,6 @@ func (d *driver) ask(t *testing.T, owner uint64, name string) (*engine.Hold, *en
 	return h, fx.Send[0]
 }
 
-// blocked is the reply to a claim that has to wait for another.
-func blocked(by protocol.Claim) protocol.Reply {
-	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID,
-		Again: time.Second}}
-}
-
 // A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is
 // verified by a renewal at once, that of a hold which is not renewed otherwise too. One that came as usual is
 // not. A grant by a message is verified likewise; a NoRenew hold always renews after one.
