@@ -147,7 +147,7 @@ func newLock(t *testing.T, s *testredis.Server, opts ...rwlock.Option) *rwlock.R
 
 type lockCall = func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
 
-// get has a lock.
+// get takes a lock.
 func get(t *testing.T, call lockCall, name string) *rwlock.Hold {
 	h, err := call(context.Background(), name)
 	require.NoError(t, err)

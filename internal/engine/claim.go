@@ -289,7 +289,7 @@ type wanted struct {
 	askAgain time.Time // when there is reason to ask again; zero for none before the heartbeat
 	prompted time.Time // when a message last had it ask again
 	resumed  time.Time // when the process was last seen to have stood still
-	dropped  bool      // by force, as a message said before the grant arrived
+	dropped  bool      // by force: a message has said so before the grant arrived
 
 	order.Link[wanted] // in Engine.waiting
 }

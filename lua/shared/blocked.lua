@@ -1,6 +1,6 @@
 -- The lock is not available. Queues the caller, unless it only tries or, as waits says, is queued already. A try is queued, too, while only
--- delegations are in its way under which nobody is known to hold the lock: they are about to be returned. Then only a reader that tries may
--- find others that wait, and only readers.
+-- delegations are in its way under which nobody is known to hold the lock: they are about to be returned. If others
+-- wait already, it is queued only if it reads, and all of them do.
 
 -- Puts the caller at the end of the queue. Returns its rank.
 local function join()
