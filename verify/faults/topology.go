@@ -62,7 +62,7 @@ func topologyFaults() []fault {
 		{name: "master killed, replica's clock 20 s ahead", plan: plan{ahead: 20 * time.Second}, loses: lag,
 			inject: (*rig).killMaster},
 		{name: "master killed, replica's clock 20 s behind", plan: plan{ahead: -20 * time.Second}, loses: lag,
-			inject: (*rig).killMaster},
+			inject: (*rig).killSyncedMaster},
 		{name: "master killed, replica missed the last second", loses: lag, inject: func(r *rig) {
 			r.replica().server.Pause() // it does not read while its link is cut
 			r.target().do("CLIENT", "KILL", "TYPE", "replica")
@@ -104,6 +104,17 @@ func failsOver(how ...any) func(*rig) {
 
 func (r *rig) killMaster() {
 	r.strikeNow(r.target().server.Kill)
+	r.takeOver()
+}
+
+// killSyncedMaster kills a master when its replica has all writes: tokens go back if a grant is lost, and the
+// clock of the replica is behind.
+func (r *rig) killSyncedMaster() {
+	r.strikeNow(func() {
+		r.target().do("CLIENT", "PAUSE", time.Minute.Milliseconds(), "WRITE")
+		r.target().server.AwaitReplicas(r.replica().server)
+		r.target().server.Kill()
+	})
 	r.takeOver()
 }
 
