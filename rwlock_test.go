@@ -43,9 +43,17 @@ func TestNew(t *testing.T) {
 			return nil, net.ErrClosed
 		}
 	})
-	rw, err := rwlock.New(c)
-	require.NoError(t, err)
-	require.NoError(t, rw.Close())
+	for _, c := range []redis.UniversalClient{c, tagged{c, []string{"a"}}} {
+		rw, err := rwlock.New(c)
+		require.NoError(t, err)
+		require.NoError(t, rw.Close())
+	}
+}
+
+// tagged is a type around a client that can be compared or not: the tags say.
+type tagged struct {
+	redis.UniversalClient
+	tags any
 }
 
 // around is a type around a client, which cannot be compared.

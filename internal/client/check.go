@@ -40,7 +40,7 @@ func Check(config Config, clients []redis.UniversalClient, quorum bool) error {
 			return fmt.Errorf("WithReplicas on a cluster needs a *redis.ClusterClient: "+
 				"a %T does not tell which connection a request uses", client)
 		}
-		if reflect.TypeOf(client).Comparable() {
+		if reflect.ValueOf(client).Comparable() {
 			if other, ok := seen[client]; ok {
 				return fmt.Errorf("clients %d and %d are the same", other, i)
 			}
