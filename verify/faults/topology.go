@@ -107,8 +107,8 @@ func (r *rig) killMaster() {
 	r.takeOver()
 }
 
-// killSyncedMaster kills a master when its replica has all writes: tokens go back if a grant is lost, and the
-// clock of the replica is behind.
+// killSyncedMaster kills a master when its replica has all writes. If a replica whose clock is behind missed a
+// grant, tokens would go back.
 func (r *rig) killSyncedMaster() {
 	r.strikeNow(func() {
 		r.target().do("CLIENT", "PAUSE", time.Minute.Milliseconds(), "WRITE")
