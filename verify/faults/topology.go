@@ -107,8 +107,8 @@ func (r *rig) killMaster() {
 	r.takeOver()
 }
 
-// killSyncedMaster kills a master when its replica has all writes. If a replica whose clock is behind missed a
-// grant, tokens would go back.
+// killSyncedMaster kills a master when its replica has all writes. A replica whose clock is behind, and that
+// missed a grant, could give a smaller token.
 func (r *rig) killSyncedMaster() {
 	r.strikeNow(func() {
 		r.target().do("CLIENT", "PAUSE", time.Minute.Milliseconds(), "WRITE")
