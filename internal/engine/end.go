@@ -338,6 +338,9 @@ func (e *Engine) answered(now time.Time, r *Request, reply protocol.Reply, err e
 			case reply.Code == protocol.DoneBefore:
 				e.prompt(now, c) // the reply is lost that named whom that run let in
 			}
+			if r.Script == lua.Force && err == nil && c.state <= Queued { // this may have overtaken its grant
+				c.wanted.dropped = true
+			}
 		})
 		if err == nil && reply.Code == protocol.NotThere {
 			if err = ErrLost; r.Script == lua.Force {

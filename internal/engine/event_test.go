@@ -209,13 +209,23 @@ func TestRenewalAfterAForceIsSentAgain(t *testing.T) {
 	require.True(t, d.resent(t, lua.Renew, lease/12).Again)
 }
 
-// The message that a hold was dropped by force may overtake its grant.
+// The message that a hold was dropped by force may overtake its grant. So may the reply to a ForceUnlock.
 func TestForceThatOvertakesTheGrant(t *testing.T) {
-	d := newDriver()
-	h, r := d.call(t, &engine.Hold{NoRenew: true})
-	d.Heard(d.now, fmt.Sprintf("!%s", r.Claim.Number))
-	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
-	require.Equal(t, engine.Live, h.State())
-	d.Tick(d.now)
-	require.Equal(t, lua.Renew, d.sent(t).Script)
+	for name, force := range map[string]func(*driver, *engine.Request){
+		"of another": func(d *driver, r *engine.Request) { d.Heard(d.now, fmt.Sprintf("!%s", r.Claim.Number)) },
+		"its own": func(d *driver, _ *engine.Request) {
+			require.NoError(t, d.Force(d.now, "a", 0, nil))
+			d.Replied(d.now, d.sent(t), done, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDriver()
+			h, r := d.call(t, &engine.Hold{NoRenew: true})
+			force(d, r)
+			d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+			require.Equal(t, engine.Live, h.State())
+			d.Tick(d.now)
+			require.Equal(t, lua.Renew, d.sent(t).Script)
+		})
+	}
 }

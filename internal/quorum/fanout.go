@@ -197,9 +197,6 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 			v.bid.lock.slots[v.server.index].Put(v.former.slot)
 			v.former = nil
 		}
-		if reply.Code == protocol.DoneBefore {
-			v.bid.q.messagesLost(now, v.server)
-		}
 	}
 }
 

@@ -18,6 +18,7 @@ type lock struct {
 	// another server for a while, a release that arrives there ends none of that server's votes.
 	slots     []engine.Slots
 	serving   []bool                  // by server: a request for a further step is in flight
+	forced    []int                   // by server: how often it has answered a ForceUnlock
 	contended bool                    // the last claim had to wait, so the next asks the home alone first
 	held      [protocol.Write + 1]int // by mode: bids that are won
 }
@@ -32,7 +33,8 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	lk := q.locks[keys.Lock]
 	if lk == nil {
 		n := len(q.servers)
-		lk = &lock{keys: keys, slots: make([]engine.Slots, n), serving: make([]bool, n)}
+		lk = &lock{keys: keys, slots: make([]engine.Slots, n), serving: make([]bool, n),
+			forced: make([]int, n)}
 		for i, s := range q.servers {
 			lk.slots[i] = engine.NewSlots(s.firstSlot, n)
 		}

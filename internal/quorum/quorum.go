@@ -131,6 +131,7 @@ type Request struct {
 	sent   time.Time
 	bid    *bid
 	number uint64        // of the vote
+	news   int           // vote.news when a request for a vote was made
 	notes  time.Duration // the lease that the mark is to record
 	slept  time.Duration // Quorum.slept when it was made; of one about a mark
 	fanout *fanout       // or nil
@@ -282,6 +283,10 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 			if reply.More {
 				q.proceed(now, s, r.lock)
 			}
+			// The reply to the first run is lost, which may have contained grants.
+			if reply.Code == protocol.DoneBefore {
+				q.messagesLost(now, s)
+			}
 		}
 	case protocol.IsClientClosed(err): // the other servers may be enough
 		err = q.closed(now, s, err)
@@ -308,6 +313,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	case lua.Force:
 		if err == nil { // or else nobody knows whether the request may yet run
 			r.lock.slots[s.index].Put(r.slot)
+			r.lock.forced[s.index]++
 		}
 	case lua.Serve:
 		r.lock.serving[s.index] = false

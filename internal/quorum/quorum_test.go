@@ -1160,6 +1160,36 @@ func TestWaiterThatCollectsIsAnswered(t *testing.T) {
 	}
 }
 
+// A vote that this client's own ForceUnlock may have dropped, or another's, whose message is lost, does not
+// count until the server has confirmed it.
+func TestVoteInDoubtDoesNotCount(t *testing.T) {
+	for why, doubt := range map[string]func(*rig){
+		"own ForceUnlock": func(r *rig) {
+			r.do(func() { require.NoError(t, r.engine.Force(r.now, name, 0, "tag")) })
+			for i := range 3 {
+				r.serves(i, lua.Force)
+			}
+		},
+		"lost messages": func(r *rig) {
+			for i := range 3 {
+				r.do(func() { r.quorum.Subscribed(r.now, i) })
+			}
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			r, h := asking(t)
+			r.votes(0)
+			doubt(r)
+			r.votes(2) // this request was sent before
+			require.Equal(t, engine.Wanted, h.State())
+			r.votes(2)
+			require.Equal(t, engine.Wanted, h.State())
+			r.votes(0)
+			require.Equal(t, engine.Live, h.State())
+		})
+	}
+}
+
 // A vote that was dropped by force before the claim has the lock does not count, whether the message comes
 // before the reply that says that the server has voted, or after it.
 func TestDroppedVoteDoesNotCountBeforeTheGrant(t *testing.T) {

@@ -40,7 +40,8 @@ type vote struct {
 	counted    bool              // the server was sent another number of holds than 1
 	reported   bool              // a message reported the vote before the reply to a request did
 	again      time.Time         // when to ask again, if the claim waits
-	asked      int               // server.subscriptions when it was last asked; -1 to ask again
+	asked      int               // news when the server was last asked; -1 to ask again
+	seen       int               // news when the last request was made whose reply said that the vote is cast
 	sought     time.Time         // when a hold that lacks the vote last asked for it
 	losses     int               // server.losses when the vote got its name
 }
@@ -79,10 +80,14 @@ func (v *vote) refresh() {
 // waits reports whether the claim waits in the server's queue, with no request in flight.
 func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
+// news returns how often there was reason to doubt what is known of the vote: messages may have been lost, or
+// a ForceUnlock of this client may have dropped it.
+func (v *vote) news() int { return v.server.subscriptions + v.bid.lock.forced[v.server.index] }
+
 // counts reports whether the server has voted with a token, and has set the lease by a request that was not
-// sent before a time.
+// sent before a time, nor before the last news.
 func (v *vote) counts(token int64, since time.Time) bool {
-	return v.state == cast && v.token == token && token > 0 && !v.sent.Before(since)
+	return v.state == cast && v.token == token && token > 0 && !v.sent.Before(since) && v.seen == v.news()
 }
 
 // ask asks the server for its vote, or asks again. queue says whether the claim should wait if it cannot have
@@ -97,7 +102,7 @@ func (v *vote) ask(now time.Time, queue bool) {
 		v.state = asked
 		v.name()
 	}
-	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
+	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.news()
 	lease := b.lease
 	if b.phase == won { // the hold may end with its lease
 		left := max(lease.Duration-now.Sub(b.leased), soonest)
@@ -112,6 +117,7 @@ func (v *vote) ask(now time.Time, queue bool) {
 	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: lease, Try: !queue,
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
 			Wanted: protocol.TokenArg(wanted)}})
+	r.news = v.asked
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
@@ -166,7 +172,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 			b.by = engine.ByHeartbeat
 		}
 		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
-		v.sent = order.Later(v.sent, r.sent)
+		v.sent, v.seen = order.Later(v.sent, r.sent), max(v.seen, r.news)
 	case reply.Refused, !v.queues:
 		v.blocked, v.obstacle = !v.queues && (v.state == asked || !reply.Refused), reply.Obstacle
 		if v.state == cast || v.open > 0 {
@@ -190,7 +196,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 // askWhereDue asks again on each server where the claim waits, if there is reason to.
 func (b *bid) askWhereDue(now time.Time) {
 	for _, v := range b.votes {
-		due := v.asked != v.server.subscriptions || !v.again.IsZero() && !now.Before(v.again)
+		due := v.asked != v.news() || !v.again.IsZero() && !now.Before(v.again)
 		if due && v.waits() && v.server.usable() {
 			v.ask(now, true)
 		}
@@ -290,9 +296,6 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 	}
 	if err == nil {
 		r.lock.slots[s.index].Put(r.slot)
-	}
-	if reply.Code == protocol.DoneBefore {
-		q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
 	}
 	switch {
 	case r.next == nil:
