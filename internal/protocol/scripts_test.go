@@ -844,6 +844,38 @@ func TestWithdrawalIsRememberedThoughADeadHoldHasTheSlot(t *testing.T) {
 	})
 }
 
+// A failover may also bring back a waiting claim whose slot was used again. If the end of a later claim of
+// that slot lets it in, a late request of the later claim is refused nevertheless, and its end is known.
+func TestEndIsRememberedThoughAnEarlierClaimOfTheSlotIsLetIn(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		t.Run("a withdrawal", func(t *testing.T) {
+			b := newBench(t, s.Client(), s.Prefix, "a")
+			b.reader().ask()
+			writer, back := b.writer(), b.reader()
+			writer.ask()
+			require.Zero(t, back.ask().Token, "behind the writer")
+			writer.kill()
+			later := back.next()
+			later.release()
+			require.True(t, later.ask().Refused)
+		})
+		t.Run("a release", func(t *testing.T) {
+			b := newBench(t, s.Client(), s.Prefix, "b")
+			back := b.reader()
+			later := back.next()
+			later.mode = protocol.Write
+			later.number()
+			later.ask()
+			require.Zero(t, back.ask().Token)
+			b.reader().ask()
+			require.Equal(t, protocol.Done, later.release().Code)
+			require.Equal(t, protocol.DoneBefore, later.release().Code)
+			require.True(t, later.ask().Refused)
+		})
+	})
+}
+
 // In a cluster, a message goes to the lock's own slot if its instance listens there. Otherwise it goes to all
 // nodes, as it does if the server is older than Redis 7.
 func TestMessageGoesWhereSomeoneListens(t *testing.T) {

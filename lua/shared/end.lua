@@ -17,11 +17,11 @@ end
 -- Finishes the release of the caller's hold, which is no longer in the lock, and grants the lock to the next in line. until_ms is when
 -- the last lease would have ended, how what the tombstone says, and at_least the time to live that the keys need.
 local function release(until_ms, how, at_least)
+  expire()
+  serve()
   if string.sub(record, 1, DIGITS) <= number then -- or else the release comes late, and the slot was used again
     tombstone(slot, number, how)
   end
-  expire()
-  serve()
   if waiting > 0 and not is_write(holder) and ends() < until_ms then
     ask_first()
   end
@@ -46,8 +46,8 @@ local function give_up()
     end
   end
   expire()
-  tombstone(slot, number, 'void') -- after expire, which may write that of a dead hold in the same slot: a failover can bring one back
   serve()
+  tombstone(slot, number, 'void') -- after all that may write of a claim before in the same slot: a failover can bring one back
   if waiting > 0 then
     ask(behind)
     if was_first then
