@@ -153,7 +153,7 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 		c.dispatch[0].ListenIn(fx.Shards)
 	}
 	if len(fx.Blockers) > 0 {
-		c.readLabels(fx.Blockers)
+		c.readLabels(slices.Clone(fx.Blockers))
 	}
 	fx.Effects.Reset()
 	c.effects.Put(fx)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -31,6 +30,14 @@ func command(name string, args ...string) *protocol.Request {
 	return &protocol.Request{Command: append([]string{name}, args...), Keys: protocol.Keys{Lock: args[0]}}
 }
 
+// A receiver takes a server's answer to a command. Client.mu is locked.
+type receiver func(reply any, err error)
+
+// Received passes on the answer.
+func (f receiver) Received(_ time.Time, _ *protocol.Request, reply any, _ int, err error) {
+	f(reply, err)
+}
+
 // A label is what the server keeps of the Client for people. Client.mu guards it.
 type label struct {
 	text  string
@@ -52,17 +59,12 @@ func (c *Client) sendLabel(fx *effects) {
 	}
 	for i := range fx.send {
 		r := command("set", l.key, l.text, "px", strconv.FormatInt(l.ttl.Milliseconds(), 10))
-		r.From = labelled{c}
+		r.From = receiver(func(_ any, err error) {
+			if err != nil && !c.closed {
+				l.timer.Reset(labelRetry)
+			}
+		})
 		fx.send[i] = append(fx.send[i], r)
-	}
-}
-
-// labelled takes a server's answer. Client.mu is locked.
-type labelled struct{ *Client }
-
-func (c labelled) Received(_ time.Time, _ *protocol.Request, _ any, _ int, err error) {
-	if err != nil && !c.closed {
-		c.label.timer.Reset(labelRetry)
 	}
 }
 
@@ -100,60 +102,45 @@ func (c *Client) unknown(now time.Time, instances []string) []string {
 	})
 }
 
-// A labelRead takes the labels of other Clients. Client.mu guards it.
-type labelRead struct {
-	client *Client
-	labels map[string]string // that are known, by instance
-	left   int               // requests that are in flight
-	enough int               // how many more have to succeed; 0 once done is closed
-	done   chan struct{}     // closed when enough have, or none is left
-}
-
 // readLabels asks the servers for labels. It sends a request for each label if keys may be on different
-// servers.
-func (c *Client) readLabels(instances []string) *labelRead {
-	r := &labelRead{client: c, labels: make(map[string]string), done: make(chan struct{})}
-	together := len(instances)
-	if r.left, r.enough = len(c.dispatch), len(c.dispatch)/2+1; c.apart {
-		r.left, r.enough, together = len(instances), len(instances), 1
+// servers. Client.mu guards the labels that it returns, by instance. done is given when no more of them need
+// be waited for.
+func (c *Client) readLabels(instances []string) (labels map[string]string, done signal) {
+	labels, done = make(map[string]string), newSignal()
+	together, left, enough := len(instances), len(c.dispatch), len(c.dispatch)/2+1
+	if c.apart {
+		together, left, enough = 1, len(instances), len(instances)
 	}
 	for some := range slices.Chunk(instances, together) {
 		keys := make([]string, len(some))
 		for i, instance := range some {
 			keys[i] = protocol.LabelKey(c.config.Prefix, instance)
 		}
-		for _, d := range c.dispatch {
-			request := command("mget", keys...)
-			request.From = r
-			d.Send(request)
-		}
-	}
-	return r
-}
-
-// Received takes the labels that a server has.
-func (r *labelRead) Received(_ time.Time, request *protocol.Request, reply any, _ int, err error) {
-	keys, prefix := request.Command[1:], protocol.LabelKey(r.client.config.Prefix, "")
-	list, ok := reply.([]any)
-	for i, label := range list {
-		if text, is := label.(string); is && len(list) == len(keys) {
-			instance := strings.TrimPrefix(keys[i], prefix)
-			r.labels[instance] = text
-			if s, asked := r.client.others[instance]; asked {
-				r.client.others[instance] = otherClient{text, s.asked}
+		received := func(reply any, err error) {
+			list, ok := reply.([]any)
+			for i, label := range list {
+				if text, is := label.(string); is && len(list) == len(some) {
+					labels[some[i]] = text
+					if s, asked := c.others[some[i]]; asked {
+						c.others[some[i]] = otherClient{text, s.asked}
+					}
+				}
+			}
+			left--
+			if err == nil && ok {
+				enough--
+			}
+			if left == 0 || enough == 0 {
+				done.give()
 			}
 		}
+		for _, d := range c.dispatch {
+			r := command("mget", keys...)
+			r.From = receiver(received)
+			d.Send(r)
+		}
 	}
-	if r.left--; r.enough == 0 { // done is closed
-		return
-	}
-	if err == nil && ok {
-		r.enough--
-	}
-	if r.left == 0 || r.enough == 0 {
-		r.enough = 0
-		close(r.done)
-	}
+	return labels, done
 }
 
 // labelsOf returns the labels of those who hold a lock or wait for it, by instance, as far as the servers
@@ -172,14 +159,14 @@ func (c *Client) labelsOf(ctx context.Context, s protocol.State) map[string]stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, labelPatience)
 	defer cancel()
-	r := c.readLabels(slices.Collect(maps.Keys(others)))
+	read, done := c.readLabels(slices.Collect(maps.Keys(others)))
 	select {
-	case <-r.done:
+	case <-done.Done():
 	case <-ctx.Done():
 	case <-c.ends.Done():
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.Copy(labels, r.labels)
+	maps.Copy(labels, read)
 	return labels
 }
