@@ -148,7 +148,7 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 //     it still is a write hold. If it is Read, the server has not confirmed the release of the write hold
 //     yet, which continues in the background.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	return h.convert(ctx, "downgrade", (*client.Hold).Downgrade)
+	return h.convert(ctx, "downgrade", Read)
 }
 
 // TryUpgrade turns a read hold into a write hold in place, if nobody else reads the lock, and no writer
@@ -170,12 +170,11 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 //
 // A delegation for reading of another RWLock counts as an owner that reads: see WithDelegation.
 func (h *Hold) TryUpgrade(ctx context.Context) error {
-	return h.convert(ctx, "try upgrade", (*client.Hold).TryUpgrade)
+	return h.convert(ctx, "try upgrade", Write)
 }
 
-// convert has the handle stand for another hold, which to returns if it changes the mode.
-func (h *Hold) convert(ctx context.Context, op string,
-	to func(*client.Hold, context.Context) (*client.Hold, error)) error {
+// convert has the handle stand for a hold in another mode.
+func (h *Hold) convert(ctx context.Context, op string, to Mode) error {
 	switch {
 	case h == nil || h.held == nil:
 		return prefix(op, errNil)
@@ -184,7 +183,7 @@ func (h *Hold) convert(ctx context.Context, op string,
 	}
 	defer runtime.KeepAlive(h)
 	h.Context() // or else the hold before and the next one could each make one
-	next, err := to(h.held, ctx)
+	next, err := h.held.Convert(ctx, protocol.Mode(to))
 	if next != nil && h.tracer != nil {
 		next.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
 	}

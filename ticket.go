@@ -84,6 +84,7 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (Ticket, error) 
 		err = errNoContext
 	}
 	if err == nil {
+		h.Context() // or else one that is made later would not know why the hold has ended
 		t, err = h.held.Detach(ctx, lease)
 	}
 	if err != nil {

@@ -30,15 +30,7 @@ func (c *Client) TryAll(ctx context.Context, calls []Call) (holds []*Hold, faile
 	}()
 	for some := range slices.Chunk(calls, together) {
 		before := len(got)
-		for tries := 1; ; tries++ {
-			failed, err = c.tryTogether(ctx, some, &got)
-			if err != engine.ErrAgain || tries == mostTries {
-				break
-			}
-			ReleaseAll(ctx, got[before:], nil)
-			got = got[:before]
-		}
-		if err != nil {
+		if failed, err = c.tryTogether(ctx, some, &got); err != nil {
 			return nil, before + failed, err
 		}
 	}
@@ -74,10 +66,13 @@ func (c *Client) tryTogether(ctx context.Context, calls []Call, got *[]*Hold) (f
 		if fails == nil {
 			h, fails = c.result(&w, h, c.now())
 		}
+		if fails == engine.ErrAgain && err == nil { // it begins again alone
+			h, fails = c.Acquire(ctx, calls[i])
+		}
 		switch {
 		case fails == nil:
 			*got = append(*got, h)
-		case err == nil || err == engine.ErrAgain:
+		case err == nil:
 			failed, err = i, fails
 		}
 	}

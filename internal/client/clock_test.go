@@ -137,7 +137,7 @@ func TestSleepEndsADowngradedHold(t *testing.T) {
 			newSleeper(t, 0, func(t *testing.T, s *sleeper) {
 				w, err := s.lock(false)
 				require.NoError(t, err)
-				h, end := w, func() { _, _ = w.Downgrade(context.Background()) }
+				h, end := w, func() { _, _ = w.Convert(context.Background(), protocol.Read) }
 				if !inPlace {
 					h, err = s.Acquire(t.Context(), Call{Name: w.Name, Mode: protocol.Read, Lease: w.Lease, Owner: w.Owner})
 					require.NoError(t, err)

@@ -25,9 +25,6 @@ func (h *Hold) Context(carry func(context.Context, protocol.Owner) context.Conte
 	h.client.mu.Lock()
 	first := h.work.CompareAndSwap(nil, w)
 	ended, cause := h.State() != engine.Live, h.Err()
-	if h.detached {
-		cause = engine.ErrDetached
-	}
 	h.client.mu.Unlock()
 	if ended || !first {
 		w.cancel(cause)

@@ -16,12 +16,10 @@ import (
 // Hold, but the Hold does not refer to the handle. So the Client can notice that the handle is unreachable.
 type Hold struct {
 	engine.Hold
-	client   *Client
-	ended    chan struct{} // has a signal when a call or a release has ended that someone waits for
-	released bool          // by Unlock or Detach
-	detached bool          // by Detach
-	trace    *trace        // nil without a tracer
-	from     uintptr       // the call that took it
+	client *Client
+	ended  chan struct{} // has a signal when a call or a release has ended that someone waits for
+	trace  *trace        // nil without a tracer
+	from   uintptr       // the call that took it
 	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
 	// reading
 	gaveUp error
@@ -104,7 +102,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 
 // UnlockAll releases holds together, and returns the error of each.
 func UnlockAll(ctx context.Context, holds []*Hold) []error {
-	return unlockAll(holds, func() (context.Context, time.Duration) { return forRelease(ctx), endTimeout })
+	return unlockAll(ctx, holds, false, endTimeout)
 }
 
 // soon is how long a call whose wait has ended waits for the release of what it has got: it is to return
@@ -116,25 +114,23 @@ func ReleaseAll(ctx context.Context, holds []*Hold, err error) {
 	for _, h := range holds {
 		h.client.do(func(time.Time) { h.traced() })
 	}
-	unlockAll(holds, func() (context.Context, time.Duration) {
-		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return context.Background(), soon
-		}
-		return ctx, endTimeout
-	})
+	timedOut := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	unlockAll(ctx, holds, timedOut, soon)
 }
 
-// unlockAll releases holds together. It waits for the answers until the context ends that end returns, once
-// all releases have begun, and for no longer than the limit beside it.
-func unlockAll(holds []*Hold, end func() (context.Context, time.Duration)) []error {
-	start := time.Now()
+// unlockAll releases holds together, and waits for the answers as Unlock does. If the wait for the locks has
+// ended, or ctx has once all releases have begun, it waits for as long as late says.
+func unlockAll(ctx context.Context, holds []*Hold, ended bool, late time.Duration) []error {
+	start, limit := time.Now(), endTimeout
 	errs, known := make([]error, len(holds)), make([]bool, len(holds))
 	for i, h := range holds {
 		var fx *effects
 		holds[i], fx, known[i], errs[i] = h.begin()
 		h.client.run(fx, nil)
 	}
-	ctx, limit := end()
+	if ended || ctx.Err() != nil {
+		ctx, limit = context.Background(), late
+	}
 	for i, h := range holds {
 		if !known[i] {
 			errs[i] = h.answered(ctx, start.Add(limit))
@@ -159,14 +155,12 @@ func (h *Hold) begin() (current *Hold, fx *effects, known bool, err error) {
 	c.mu.Lock()
 	now := c.now()
 	h = h.Current()
-	if h.released {
-		return h, c.unlock(now), true, engine.ErrNotHeld
-	}
-	h.released = true
 	known, err = c.engine.Release(now, &h.Hold)
 	known, err = h.ends(now, known, err)
 	fx = c.unlock(now)
-	h.end(err)
+	if err != engine.ErrNotHeld { // or else another call ends the context
+		h.end(err)
+	}
 	return h, fx, known, err
 }
 
