@@ -394,6 +394,7 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 // Messages sent before that are lost.
 func (q *Quorum) Subscribed(now time.Time, i int) {
 	q.servers[i].warned = false
+	q.servers[i].subscribed++
 	q.messagesLost(now, q.servers[i])
 }
 

@@ -1160,6 +1160,16 @@ func TestWaiterThatCollectsIsAnswered(t *testing.T) {
 	}
 }
 
+// What a waiter gives back to the servers other than the home does not go before what calls wait for: a crowd
+// that begins to wait gives back many votes.
+func TestWaiterGivesBackLate(t *testing.T) {
+	const home = 0
+	r, _ := asking(t)
+	r.replies(home, lua.Vote, waits(time.Minute))
+	require.True(t, r.next(1, lua.Unlock).Late)
+	require.True(t, r.next(2, lua.Unlock).Late)
+}
+
 // A vote that this client's own ForceUnlock may have dropped, or another's, whose message is lost, does not
 // count until the server has confirmed it.
 func TestVoteInDoubtDoesNotCount(t *testing.T) {

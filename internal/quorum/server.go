@@ -53,7 +53,8 @@ type server struct {
 	ending int                           // votes that are being given back
 	losses int                           // how often its votes were forgotten
 
-	subscriptions int  // how often messages may have been lost
+	subscriptions int  // how often messages may have been lost, or replies that name claims
+	subscribed    int  // how often the subscription was established
 	warned        bool // the log says that waiters learn of its votes only from heartbeats
 }
 

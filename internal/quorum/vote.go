@@ -40,7 +40,7 @@ type vote struct {
 	counted    bool              // the server was sent another number of holds than 1
 	reported   bool              // a message reported the vote before the reply to a request did
 	again      time.Time         // when to ask again, if the claim waits
-	asked      int               // news when the server was last asked; -1 to ask again
+	asked      int               // server.subscriptions when it was last asked; -1 to ask again
 	seen       int               // news when the last request was made whose reply said that the vote is cast
 	sought     time.Time         // when a hold that lacks the vote last asked for it
 	losses     int               // server.losses when the vote got its name
@@ -80,9 +80,9 @@ func (v *vote) refresh() {
 // waits reports whether the claim waits in the server's queue, with no request in flight.
 func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
-// news returns how often there was reason to doubt what is known of the vote: messages may have been lost, or
-// a ForceUnlock of this client may have dropped it.
-func (v *vote) news() int { return v.server.subscriptions + v.bid.lock.forced[v.server.index] }
+// news returns how often there was reason to doubt what is known of the vote: the message may be lost that it
+// was dropped by force, or a ForceUnlock of this client may have dropped it.
+func (v *vote) news() int { return v.server.subscribed + v.bid.lock.forced[v.server.index] }
 
 // counts reports whether the server has voted with a token, and has set the lease by a request that was not
 // sent before a time, nor before the last news.
@@ -102,7 +102,7 @@ func (v *vote) ask(now time.Time, queue bool) {
 		v.state = asked
 		v.name()
 	}
-	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.news()
+	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
 	lease := b.lease
 	if b.phase == won { // the hold may end with its lease
 		left := max(lease.Duration-now.Sub(b.leased), soonest)
@@ -117,7 +117,7 @@ func (v *vote) ask(now time.Time, queue bool) {
 	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: lease, Try: !queue,
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
 			Wanted: protocol.TokenArg(wanted)}})
-	r.news = v.asked
+	r.news = v.news()
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
@@ -196,7 +196,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 // askWhereDue asks again on each server where the claim waits, if there is reason to.
 func (b *bid) askWhereDue(now time.Time) {
 	for _, v := range b.votes {
-		due := v.asked != v.news() || !v.again.IsZero() && !now.Before(v.again)
+		due := v.asked != v.server.subscriptions || !v.again.IsZero() && !now.Before(v.again)
 		if due && v.waits() && v.server.usable() {
 			v.ask(now, true)
 		}
@@ -270,7 +270,8 @@ func (v *vote) giveBack(now time.Time) {
 	b, q := v.bid, v.bid.q
 	r := v.about(protocol.Request{Script: lua.Unlock, Channels: q.channels})
 	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
-	r.Late = b.phase == closing && b.token == 0 // the call has given up
+	// The call has given up, or goes on waiting.
+	r.Late = b.token == 0 && (b.phase == closing || b.phase == queued)
 	if v.state == cast && v.local != 0 && !v.counted && b.longest <= protocol.ShortLease &&
 		now.Sub(v.first) < quickEndFor {
 		r.Record = protocol.Released(v.wire, v.local)
