@@ -18,92 +18,55 @@ import (
 
 // A batch has the requests of a lane that are in flight together.
 type batch struct {
-	lane      *lane
-	node      *redis.Client // the client for its master, or nil
-	all       []*waiting
-	requests  []*waiting // of them, those that are still wanted
-	begun     time.Time
-	answered  bool // by a server
-	confirmed int  // how many replicas have what was written, if the requests ask for that
-}
-
-// A run is a command of a batch. It stands for one request, or is a run of lua/renewals.lua for several.
-type run struct {
-	*redis.Cmd
-	invocation
-	of []*waiting
+	lane        *lane
+	all         []waiting
+	requests    []waiting // of them, those that are to be sent one by one
+	shared      bool      // renewals, for one run of a script
+	begun       time.Time
+	answered    bool // by a server
+	confirmed   int  // how many replicas have what was written, if the requests ask for that
+	cmds        []*redis.Cmd
+	invocations []invocation
 }
 
 // send sends the batch, and again what has to be invoked in another way. It returns the results.
 func (b *batch) send() (results []Result) {
 	d := b.lane.d
-	if b.requests = b.all; b.lane.wait > 0 {
-		b.requests = slices.DeleteFunc(slices.Clone(b.all), func(x *waiting) bool {
+	if b.lane.wait > 0 {
+		b.requests = slices.DeleteFunc(slices.Clone(b.all), func(x waiting) bool {
 			return !d.calls.Wanted(x.request)
 		})
 		b.confirmed = math.MaxInt
 	}
-	runs, later := b.runs()
-	for ctx := b.context(); len(runs) > 0 && b.begins(); {
-		for i := range runs {
-			runs[i].Cmd = redis.NewCmd(ctx, runs[i].args(ctx, d)...)
+	if len(b.requests) == 0 {
+		return nil
+	}
+	ctx := b.context()
+	if b.shared {
+		results = b.renewTogether(ctx)
+	}
+	// not by a replica
+	first := invocation{write: d.cluster.client != nil && d.cluster.client.Options().ReadOnly}
+	for _, x := range b.requests {
+		b.cmds = append(b.cmds, redis.NewCmd(ctx, args(x.request, first)...))
+		b.invocations = append(b.invocations, first)
+	}
+	for cmds := b.cmds; len(cmds) > 0 && b.begins(); cmds = b.again(ctx) {
+		b.run(ctx, cmds)
+	}
+	b.answered = b.answered || len(b.cmds) > 0 && isAnswer(b.cmds[0].Err())
+	for i, x := range b.requests {
+		err := b.cmds[i].Err()
+		if err != nil {
+			err = cmp.Or(b.invocations[i].moved, err)
 		}
-		b.exchange(ctx, runs)
-		var again []run
-		for _, x := range runs {
-			err := x.Err()
-			codes, _ := x.Val().([]any)
-			switch {
-			case err != nil && (x.next(err) || d.cluster.client != nil && x.retry(err)):
-				again = append(again, x)
-			case len(x.of) == 1 || !isAnswer(err):
-				if err != nil {
-					err = cmp.Or(x.moved, err)
-				}
-				for _, of := range x.of {
-					results = b.add(results, of, x.Val(), err)
-				}
-			default:
-				for i, of := range x.of {
-					if i < len(codes) && codes[i] != undecided {
-						results = b.add(results, of, codes[i], nil)
-					} else {
-						again = append(again, run{of: x.of[i : i+1]})
-					}
-				}
-			}
-		}
-		runs, later = append(again, later...), nil
+		results = b.add(results, x, b.cmds[i].Val(), err)
 	}
 	return results
 }
 
-// undecided is the reply of lua/renewals.lua for a claim that only its own script can renew.
-var undecided any = int64(2)
-
-// runs returns the runs for the batch's requests, and those that are sent after them. One server renews many
-// holds by one run, which is longer than batchBytes and therefore sent by itself.
-func (b *batch) runs() (runs, later []run) {
-	d := b.lane.d
-	// not by a replica
-	first := invocation{write: d.cluster.client != nil && d.cluster.client.Options().ReadOnly}
-	var shared []*waiting
-	runs = make([]run, 0, len(b.requests))
-	for i, x := range b.requests {
-		if d.oneServer && b.lane.kind.renews() && x.request.Shares() {
-			shared = append(shared, x)
-		} else {
-			runs = append(runs, run{invocation: first, of: b.requests[i : i+1]})
-		}
-	}
-	if len(shared) > 0 {
-		return []run{{invocation: first, of: shared}}, runs
-	}
-	return runs, nil
-}
-
 // add adds the result of a request, which is the result of its earlier copies, too.
-func (b *batch) add(results []Result, x *waiting, reply any, err error) []Result {
+func (b *batch) add(results []Result, x waiting, reply any, err error) []Result {
 	result := Result{Request: x.request, Reply: reply, Confirmed: b.confirmed}
 	if err != nil {
 		result.Err = b.lane.d.failure(x.request, err)
@@ -113,6 +76,73 @@ func (b *batch) add(results []Result, x *waiting, reply any, err error) []Result
 		results = append(results, result)
 	}
 	return results
+}
+
+// renewTogether renews many holds by one run of a script, and returns the results. The requests that remain
+// in the batch have to be sent one by one: those that the script does not decide, or all if the server
+// refuses the script. A conversion remains, too: the script would only renew its new claim.
+func (b *batch) renewTogether(ctx context.Context) (results []Result) {
+	var cmd *redis.Cmd
+	var list []*protocol.Request
+	var shared, left []waiting
+	for _, x := range b.requests {
+		if x.request.Shares() {
+			shared, list = append(shared, x), append(list, x.request)
+		} else {
+			left = append(left, x)
+		}
+	}
+	if len(shared) < 2 {
+		return nil
+	}
+	run := func(command string, script any) {
+		argv := append(make([]any, 0, 3+5*len(list)), command, script)
+		cmd = redis.NewCmd(ctx, protocol.RenewalArgv(argv, list)...)
+		b.run(ctx, []*redis.Cmd{cmd})
+	}
+	run("evalsha", sums[lua.Renewals])
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		run("eval", lua.Renewals.Source)
+	}
+	codes, _ := cmd.Val().([]any)
+	err := cmd.Err()
+	b.answered = isAnswer(err)
+	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+		b.lane.d.crossSlot.Store(true)
+	}
+	for i, x := range shared {
+		switch {
+		case !b.answered:
+			results = b.add(results, x, nil, err)
+		case i < len(codes) && codes[i] != undecided:
+			results = b.add(results, x, codes[i], nil)
+		default:
+			left = append(left, x)
+		}
+	}
+	b.requests = left
+	return results
+}
+
+// undecided is the reply of lua/renewals.lua for a claim that only its own script can renew.
+var undecided any = int64(2)
+
+// again returns the commands that are to be sent once more, invoked in another way.
+func (b *batch) again(ctx context.Context) (cmds []*redis.Cmd) {
+	d := b.lane.d
+	for i, x := range b.requests {
+		err, w := b.cmds[i].Err(), &b.invocations[i]
+		if err == nil || !w.next(x.request, err) && (d.cluster.client == nil || !w.retry(err)) {
+			continue
+		}
+		argv := args(x.request, *w)
+		if w.text && slices.Contains(lua.Quorum, x.request.Script) {
+			argv = append(argv, d.durable(ctx))
+		}
+		b.cmds[i] = redis.NewCmd(ctx, argv...)
+		cmds = append(cmds, b.cmds[i])
+	}
+	return cmds
 }
 
 // begins notes that commands are sent now, and reports whether the requests are still a matter of this batch:
@@ -125,19 +155,15 @@ func (b *batch) begins() bool {
 	return wanted
 }
 
-// exchange sends the commands of runs.
-func (b *batch) exchange(ctx context.Context, runs []run) {
+// run sends some of the batch's commands.
+func (b *batch) run(ctx context.Context, cmds []*redis.Cmd) {
 	d := b.lane.d
-	cmds := make([]*redis.Cmd, len(runs))
-	for i, x := range runs {
-		cmds[i] = x.Cmd
-	}
 	switch {
 	case !d.oneServer && isClosed(d.client): // the client would look for another node, with pauses
 		setErr(cmds, redis.ErrClosed)
 	case b.lane.wait > 0:
 		b.replicate(ctx, cmds)
-	case len(cmds) > 1 || d.cluster.client != nil || runs[0].text:
+	case len(cmds) > 1 || d.cluster.client != nil || len(b.invocations) > 0 && b.invocations[0].text:
 		// The text of a script is sent over a connection for pipelines, which has larger buffers. Before a
 		// single command, the client of a cluster asks some node for the list of all commands, and that
 		// node may be frozen.
@@ -145,7 +171,6 @@ func (b *batch) exchange(ctx context.Context, runs []run) {
 	default:
 		_ = d.client.Process(ctx, cmds[0])
 	}
-	b.answered = isAnswer(cmds[0].Err())
 }
 
 // replicate sends commands, and on the same connection asks how many replicas have what they wrote. The
@@ -153,8 +178,8 @@ func (b *batch) exchange(ctx context.Context, runs []run) {
 // the hooks of the former. That one does not follow a slot that moves, so replicate does.
 func (b *batch) replicate(ctx context.Context, cmds []*redis.Cmd) {
 	d, client := b.lane.d, b.lane.d.client
-	if b.node != nil {
-		client = b.node
+	if b.lane.node != nil {
+		client = b.lane.node
 	}
 	b.confirm(ctx, client, cmds, cmds)
 	moving := make(map[string][]*redis.Cmd) // by the address of the master that imports their slot
@@ -254,49 +279,30 @@ var sums = func() map[*lua.Script]any {
 	return sums
 }()
 
-// args returns the arguments of a run, made again each time that it is sent: the client's hooks may change
-// them.
-func (x *run) args(ctx context.Context, d *Dispatcher) []any {
-	if r := x.of[0].request; len(x.of) == 1 {
-		list := args(r, x.invocation)
-		if x.text && slices.Contains(lua.Quorum, r.Script) {
-			list = append(list, d.durable(ctx))
-		}
-		return list
-	}
-	list := make([]*protocol.Request, len(x.of))
-	for i, of := range x.of {
-		list[i] = of.request
-	}
-	return protocol.RenewalArgv(x.script(lua.Renewals, 3+6*len(list)), list)
-}
-
-// args returns the arguments of a request.
+// args returns the arguments of a request, made again each time that it is sent: the client's hooks may
+// change them.
 func args(r *protocol.Request, w invocation) []any {
+	list := make([]any, 0, protocol.MaxArgs)
 	if r.Script == nil {
-		list := make([]any, len(r.Command))
-		for i, arg := range r.Command {
-			list[i] = arg
+		for _, arg := range r.Command {
+			list = append(list, arg)
 		}
 		return list
 	}
-	list := r.Argv(w.script(r.Script, protocol.MaxArgs))
-	for i, use := range substitutes[w.keys] {
-		list[4+i] = list[3+use] // a place is only taken by the key itself, or by the first
-	}
-	return list
-}
-
-// script returns the command that runs a script, with room for its keys and arguments.
-func (w invocation) script(s *lua.Script, room int) []any {
-	command, script := "evalsha", sums[s]
+	command, script := "evalsha", sums[r.Script]
 	if w.text {
-		command, script = "eval", s.Source
+		command, script = "eval", r.Script.Source
 	}
-	if s == lua.Inspect && !w.write {
+	if r.Script == lua.Inspect && !w.write {
 		command += "_ro"
 	}
-	return append(make([]any, 0, room), command, script)
+	list = append(list, command, script)
+	keys := len(list) + 1
+	list = r.Argv(list)
+	for i, use := range substitutes[w.keys] {
+		list[keys+1+i] = list[keys+use] // a place is only taken by the key itself, or by the first
+	}
+	return list
 }
 
 // size returns an upper bound of the request's size on the wire, in bytes.
@@ -332,20 +338,20 @@ var substitutes = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 
 // next changes the invocation after err, and reports whether there is another one. For a pipeline, the client
 // does not do that.
-func (x *run) next(err error) bool {
+func (w *invocation) next(r *protocol.Request, err error) bool {
 	switch {
-	case x.of[0].request.Script == lua.Inspect && !x.write && lacksReadOnly(err):
-		x.write = true
+	case r.Script == lua.Inspect && !w.write && lacksReadOnly(err):
+		w.write = true
 		return true
-	case !x.text && redis.HasErrorPrefix(err, "NOSCRIPT"):
-		x.text = true
+	case !w.text && redis.HasErrorPrefix(err, "NOSCRIPT"):
+		w.text = true
 		return true
-	case len(x.of) == 1 && x.keys+1 < len(substitutes) && (redis.IsTryAgainError(err) ||
-		x.keys > 0 && strings.Contains(err.Error(), "WRONGTYPE")):
-		if x.moved == nil {
-			x.moved = err
+	case w.keys+1 < len(substitutes) && (redis.IsTryAgainError(err) ||
+		w.keys > 0 && strings.Contains(err.Error(), "WRONGTYPE")):
+		if w.moved == nil {
+			w.moved = err
 		}
-		x.keys++
+		w.keys++
 		return true
 	}
 	return false

@@ -15,6 +15,11 @@ import (
 )
 
 const (
+	// reloadEvery is how often the client requests the map of the cluster while requests get no answer, and for
+	// troubleTime after one has failed: longer than it takes until it is sent again. By itself, the client does
+	// so once a minute, and when a server redirects it.
+	reloadEvery = checkEvery
+	troubleTime = 2 * time.Second
 	// mostReloads is the number of requests for the map at a time. A frozen node answers none, so other nodes
 	// are asked meanwhile.
 	mostReloads = 8
@@ -40,6 +45,11 @@ type cluster struct {
 // master returns the client for the master that has a request's lock, by the client's map.
 func (c *cluster) master(r *protocol.Request) (*redis.Client, error) {
 	return c.client.MasterForKey(context.Background(), r.Keys.Lock.(string))
+}
+
+// troubled reports whether another map may be needed.
+func (c *cluster) troubled() bool {
+	return len(c.unrouted) > 0 || !c.failed.IsZero() && time.Since(c.failed) < troubleTime
 }
 
 // hold keeps a request until there is a map. d.mu must be locked.
@@ -80,7 +90,7 @@ func (d *Dispatcher) mapFailed(err error) {
 // reloadMap has the client request the map of the cluster from some node. d.mu must be locked.
 func (d *Dispatcher) reloadMap() {
 	c := &d.cluster
-	if c.client == nil || c.reloads >= mostReloads || time.Since(c.reloaded) < checkEvery || d.ends() {
+	if c.client == nil || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery || d.ends() {
 		return
 	}
 	c.reloads++
@@ -141,44 +151,41 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	return masters, err
 }
 
-// redistribute moves requests to the lanes of the masters that have their locks by now, and forgets former
-// masters that have none left. Requests in flight to a former master fail, since it may never answer; their
-// results are returned. If only some of a batch have moved, its master has other slots, and redirects these
-// requests. d.mu must be locked.
+// redistribute moves requests to the lanes of the masters that have their locks by now, and drops the lanes
+// of former masters. Requests in flight to a former master fail, since it may never answer; their results are
+// returned. If only some of a batch have moved, its master has other slots, and redirects these requests.
+// d.mu must be locked.
 func (d *Dispatcher) redistribute() (failed []Result) {
-	for addr, m := range maps.Clone(d.masters) {
-		replaced := fmt.Errorf("the server at %s was replaced", addr)
-		stays := func(x *waiting) bool {
+	for to, l := range maps.Clone(d.lanes) {
+		replaced := fmt.Errorf("the server at %s was replaced", to.master)
+		stays := func(x waiting) bool {
 			master, err := d.cluster.master(x.request)
-			return err != nil || master.Options().Addr == addr
+			return err != nil || master.Options().Addr == to.master
 		}
-		left := 0
-		for k := range kinds {
-			l := &m.lanes[k]
-			for b := range l.flying {
-				if !slices.ContainsFunc(b.all, stays) {
-					delete(l.flying, b)
-					d.forget(b)
-					for _, x := range b.all {
-						for _, r := range append(x.earlier, x.request) {
-							failed = append(failed, Result{Request: r, Err: replaced})
-						}
+		for b := range l.flying {
+			if !slices.ContainsFunc(b.all, stays) {
+				delete(l.flying, b)
+				for _, x := range b.all {
+					for _, r := range append(x.earlier, x.request) {
+						failed = append(failed, Result{Request: r, Err: replaced})
 					}
 				}
 			}
-			l.queue = slices.DeleteFunc(l.queue, func(x *waiting) bool {
-				next, err := d.lane(x.request, k)
-				if err != nil || next == l {
-					return false
-				}
-				x.lane, next.queue = next, append(next.queue, x)
-				next.start()
-				return true
-			})
-			left += len(l.flying) + len(l.queue)
 		}
-		if left == 0 && d.cluster.masters[addr] == nil {
-			delete(d.masters, addr)
+		for _, q := range []*queue{&l.repeats, &l.first} {
+			list := q.list
+			*q = queue{}
+			for _, x := range list {
+				if next, err := d.lane(x.request); err == nil && !stays(x) {
+					next.first.push(identityOf(x.request), x)
+					next.start()
+				} else {
+					q.push(identityOf(x.request), x)
+				}
+			}
+		}
+		if d.cluster.masters[to.master] == nil {
+			delete(d.lanes, to) // it still sends what it has
 		}
 	}
 	return failed

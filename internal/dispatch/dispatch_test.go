@@ -124,12 +124,12 @@ func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
 // blocked returns a dispatcher over one server whose lanes send nothing, for what they would take next.
 func blocked(t *testing.T) (*Dispatcher, *receiver) {
 	d, r := start(t, &server{})
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for k := range kinds {
-		l, err := d.lane(request(lua.Lock, "n"), k)
+	for _, script := range []*lua.Script{lua.Lock, lua.Renew} {
+		d.mu.Lock()
+		l, err := d.lane(request(script, "n"))
 		require.NoError(t, err)
 		l.starting = true
+		d.mu.Unlock()
 	}
 	return d, r
 }
@@ -138,10 +138,8 @@ func blocked(t *testing.T) (*Dispatcher, *receiver) {
 func next(d *Dispatcher, k kind) (list []*protocol.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if b := d.masters[""].lanes[k].take(); b != nil {
-		for _, x := range b.all {
-			list = append(list, x.request)
-		}
+	for _, x := range d.lanes[destination{kind: k}].take().all {
+		list = append(list, x.request)
 	}
 	return list
 }
@@ -173,12 +171,9 @@ func stop(t *testing.T, d *Dispatcher) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, m := range d.masters {
-		for _, l := range m.lanes {
-			require.Zero(t, l.running)
-		}
+	for _, l := range d.lanes {
+		require.Zero(t, l.running)
 	}
-	require.Empty(t, d.last)
 }
 
 // A server that has not got a script is sent its text, alone and among others, whichever it is. What is sent
@@ -330,7 +325,7 @@ func TestRenewalsTravelTogether(t *testing.T) {
 		"all are decided":             {[]any{one, gone, one}, nil, []int{1}, []any{one, gone, one}, 1},
 		"one is not":                  {[]any{one, undecided, gone}, nil, []int{1, 1}, []any{one, gone, "7"}, 2},
 		"a key is of another type":    {nil, serverError("WRONGTYPE Operation"), []int{1, 3}, []any{"7", "7", "7"}, 4},
-		"the server is a cluster":     {nil, serverError("CROSSSLOT Keys"), []int{1, 3}, []any{"7", "7", "7"}, 4},
+		"the server is a cluster":     {nil, serverError("CROSSSLOT Keys"), []int{1, 3}, []any{"7", "7", "7"}, 3},
 		"the reply makes no sense":    {"OK", nil, []int{1, 3}, []any{"7", "7", "7"}, 4},
 		"the connection is broken":    {nil, io.EOF, []int{1}, []any{nil, nil, nil}, 1},
 		"the server lacks the script": {[]any{one, one, one}, serverError("NOSCRIPT No"), []int{1, 1}, []any{one, one, one}, 2},
@@ -348,8 +343,8 @@ func TestRenewalsTravelTogether(t *testing.T) {
 					return "7", nil
 				}}
 				d, r := start(t, s)
-				begun := time.Now()
-				time.Sleep(time.Nanosecond)
+				d.subscriptions.lost.Store(true)
+				d.subscriptions.wake = make(chan struct{}, 1)
 				var sent []*protocol.Request
 				for _, lock := range []string{"a", "b"} {
 					sent = append(sent, request(lua.Renew, lock))
@@ -373,7 +368,7 @@ func TestRenewalsTravelTogether(t *testing.T) {
 					require.Equal(t, result.Reply == nil, result.Err != nil)
 				}
 				require.ElementsMatch(t, c.codes, codes)
-				require.Equal(t, codes[0] == nil, !d.answeredSince(begun))
+				require.Equal(t, codes[0] == nil, len(d.subscriptions.wake) == 0, "it is back once the server answers")
 
 				d.Send(sent...)
 				synctest.Wait()
@@ -435,25 +430,6 @@ func TestOnlyRenewalsShareARun(t *testing.T) {
 			stop(t, d)
 		})
 	}
-}
-
-// A run for many renewals is longer than what a server takes in before it answers, so it is sent by itself.
-func TestSharedRunIsSentByItself(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: renewed}
-		d, r := start(t, s)
-		d.Send(repeated(claimed(lua.Convert, 0)), repeated(claimed(lua.Renew, 1)),
-			repeated(claimed(lua.Renew, 2)), repeated(claimed(lua.Convert, 3)))
-		synctest.Wait()
-		require.Len(t, r.all(), 4)
-		all := s.exchanges()
-		require.Len(t, all, 2)
-		require.Len(t, all[0], 1)
-		require.Equal(t, lua.Renewals.SHA, all[0][0][1])
-		require.Len(t, all[1], 2)
-		stop(t, d)
-	})
 }
 
 // After Close, what was handed over before is sent and received, and what is handed over later fails. The
@@ -595,25 +571,6 @@ func TestWhatReplicasConfirmHoldsUpNothingElse(t *testing.T) {
 			stop(t, d)
 		})
 	}
-}
-
-// Requests may be queued for a master while it is sent others that replicas are to confirm.
-func TestRequestsAreQueuedWhileReplicasConfirm(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: func(args []any) (any, error) { return int64(1), nil }}
-		d, r := start(t, s)
-		d.calls.Wanted = func(*protocol.Request) bool { return true }
-		const n = 1000
-		for i := range n {
-			q := claimed(lua.Renew, i)
-			q.Replicas, q.Confirm = 1, time.Second
-			d.Send(q)
-		}
-		synctest.Wait()
-		require.Len(t, r.all(), n)
-		stop(t, d)
-	})
 }
 
 // What replicas have confirmed of requests some of which were sent again, with their script, is the least

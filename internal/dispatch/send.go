@@ -6,6 +6,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,8 +28,7 @@ const (
 	// for patience: all of them may be on dead connections, or blocked by a hook.
 	usualBatches = 8
 	patience     = 10 * time.Millisecond
-	// spareConnections are left for other users of the client. Each lane of renewals may use extraRenewals more
-	// than that.
+	// spareConnections are left for other users of the client. Renewals may use extraRenewals more than that.
 	spareConnections = 2
 	extraRenewals    = 16
 	// batchBytes is what a server takes in before it answers, though its connection buffers nothing and it
@@ -39,6 +40,9 @@ const (
 	// suspectShare is the part of a batch that travels together the next time, if it had no answer although
 	// later batches were answered.
 	suspectShare = 8
+	// blockedAfter is for how long a batch has had no answer when it counts as blocked by a hook, if later ones
+	// were answered.
+	blockedAfter = 2 * time.Second
 	// mostQueued is how many requests of a lane may wait to be sent.
 	mostQueued = 1 << 16
 	// mostCopies is how many copies of one request may wait beside it: one that has no answer is sent again.
@@ -54,14 +58,11 @@ const (
 	// from sending for ever once one has waited in vain.
 	callerTimeout = 30 * time.Millisecond
 	promptReply   = 20 * time.Millisecond
-	// checkEvery is how often the dispatcher looks for requests that have had no answer for slowReply. While
-	// there are some, and for troubleTime after one has failed, the client requests the map of the cluster as
-	// often. That is longer than it takes until the request is sent again. After probeAfter, idle connections
-	// may be dead, too. They are probed, at most once per probeEvery, and dropped if they do not answer within
-	// probeTimeout.
+	// checkEvery is how often the dispatcher looks for requests that have had no answer for slowReply. After
+	// probeAfter, idle connections may be dead, too. They are probed, at most once per probeEvery, and dropped
+	// if they do not answer within probeTimeout.
 	checkEvery   = 250 * time.Millisecond
 	slowReply    = 500 * time.Millisecond
-	troubleTime  = 2 * time.Second
 	probeAfter   = time.Second
 	probeEvery   = 2 * time.Second
 	probeTimeout = time.Second
@@ -100,36 +101,37 @@ type Dispatcher struct {
 	node          *redis.Client // the client, if it is one for a server
 	callers       *redis.Conn   // what callers send by, or nil
 	subscriptions subscriptions
+	crossSlot     atomic.Bool // the server refused a script for locks of several slots
 
-	mu       sync.Mutex
-	masters  map[string]*master    // by the address, which is "" if the client finds the server
-	last     map[identity]*waiting // the last copies of requests that wait, or are in flight in batches
-	answered time.Time             // when a server last answered
-	cluster  cluster
-	closed   bool
-	armed    bool        // the timer will fire
-	timer    *time.Timer // of check
-	working  sync.WaitGroup
+	mu      sync.Mutex
+	lanes   map[destination]*lane
+	cluster cluster
+	closed  bool
+	armed   bool        // the timer will fire
+	timer   *time.Timer // of check
+	working sync.WaitGroup
+}
+
+// A destination is what a lane is for: a kind of request, and the address of the master that gets them. The
+// address is "" if the client finds the server.
+type destination struct {
+	master string
+	kind   kind
 }
 
 // kind says which requests of one master wait for each other. Renewals have a lane of their own. So they
-// wait neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. Those
-// that are sent again have another: they are urgent, and a hook may block them for ever. What nobody waits
-// for has one, so that it delays nobody: withdrawals, and renewals that only say how many holds there are.
+// wait neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. What
+// nobody waits for has one, so that it delays nobody: withdrawals, and renewals that only say how many holds
+// there are.
 type kind uint8
 
 const (
 	ordinary kind = iota
 	late
 	renewals
-	repeats   // renewals that are sent again
 	confirmed // by replicas
-	kinds
 )
 
-func (k kind) renews() bool { return k == renewals || k == repeats }
-
-// kindOf returns the kind of a request. It does not tell repeats from other renewals.
 func kindOf(r *protocol.Request) kind {
 	switch {
 	case r.Replicas > 0:
@@ -145,13 +147,11 @@ func kindOf(r *protocol.Request) kind {
 // New returns a dispatcher over client.
 func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 	d := &Dispatcher{client: client, calls: calls, oneServer: OneServer(client),
-		poolSize: 10 * runtime.GOMAXPROCS(0), masters: make(map[string]*master),
-		last: make(map[identity]*waiting)}
+		poolSize: 10 * runtime.GOMAXPROCS(0), lanes: make(map[destination]*lane)}
 	switch c := client.(type) {
 	case *redis.Client:
 		d.poolSize, d.readTimeout = c.Options().PoolSize, c.Options().ReadTimeout
-		d.node, d.callers = c, c.Conn()
-		d.callers.AddHook(innermost{c.WithTimeout(callerTimeout)})
+		d.node, d.callers = c, callersOf(c)
 	case *redis.ClusterClient:
 		d.poolSize, d.readTimeout = c.Options().PoolSize, c.Options().ReadTimeout
 		d.cluster.client = c
@@ -184,145 +184,140 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	d.receive(failed)
 }
 
-// queue adds a request to the lane of its master. If a copy of it is not sent yet, the request takes its
-// place. With an error, queue returns the request that is refused: this one, or the earliest copy if there
-// are too many. d.mu must be locked.
+// queue adds a request to the lane of its master. With an error, it returns the request that is refused: this
+// one, or an earlier copy of it. d.mu must be locked.
 func (d *Dispatcher) queue(r *protocol.Request) (refused *protocol.Request, err error) {
 	if d.closed {
 		return r, net.ErrClosed
 	}
-	id, k := identityOf(r), kindOf(r)
-	var last *waiting
-	if r.Again {
-		last = d.last[id]
-		if k == renewals {
-			k = repeats
-		}
-	}
-	if last != nil && last.batch == nil {
-		if len(last.earlier) == mostCopies {
-			refused, err = last.earlier[0], errCopies
-			last.earlier = slices.Delete(last.earlier, 0, 1)
-		}
-		last.earlier, last.request = append(last.earlier, last.request), r
-		last.lane.start()
-		return refused, err
-	}
-	l, err := d.lane(r, k)
+	l, err := d.lane(r)
 	switch {
 	case err != nil:
 		return r, err
 	case l == nil:
 		return r, d.hold(r)
-	case len(l.queue) >= mostQueued:
+	case l.queued() >= mostQueued:
 		return r, errFull
 	}
-	x := &waiting{request: r, lane: l}
-	if last != nil && k == repeats && l.master.answered().After(last.batch.begun) {
-		x.together = max(1, len(last.batch.all)/suspectShare)
+	if refused = l.push(r); refused != nil {
+		err = errCopies
 	}
-	d.last[id] = x
-	l.queue = append(l.queue, x)
 	l.start()
-	return nil, nil
+	return refused, err
 }
 
-// lane returns the lane for a request of a kind, or nil before the client has the map of its cluster. d.mu
-// must be locked.
-func (d *Dispatcher) lane(r *protocol.Request, k kind) (*lane, error) {
-	addr, node := "", d.node
+// lane returns the lane for a request, or nil before the client has the map of its cluster. d.mu must be
+// locked.
+func (d *Dispatcher) lane(r *protocol.Request) (*lane, error) {
+	to, node := destination{kind: kindOf(r)}, d.node
 	if d.cluster.client != nil {
 		if d.cluster.masters == nil {
 			return nil, nil
 		}
-		var err error
-		if node, err = d.cluster.master(r); err != nil {
+		master, err := d.cluster.master(r)
+		if err != nil {
 			return nil, err
 		}
-		if addr = node.Options().Addr; d.cluster.masters[addr] == nil {
+		to.master, node = master.Options().Addr, master
+		if d.cluster.masters[to.master] == nil {
 			d.suspectMap()
 		}
 	}
-	m := d.masters[addr]
-	if m == nil {
-		m = &master{addr: addr}
-		for k := range kinds {
-			m.lanes[k] = d.newLane(m, k)
+	l := d.lanes[to]
+	if l == nil {
+		l = &lane{d: d, to: to, node: node, usual: usualBatches,
+			most: max(usualBatches, d.poolSize-spareConnections), flying: make(map[*batch]struct{})}
+		switch {
+		case to.kind == confirmed:
+			l.usual = min(max(d.poolSize/mostWaiting, 1), mostWaiting)
+			l.most, l.wait = l.usual, longWait
+			if d.poolSize < mostWaiting {
+				l.wait = shortWait
+			}
+			if d.readTimeout > 0 {
+				l.wait = min(l.wait, d.readTimeout/2)
+			}
+		case d.unseen: // no request is to wait for the server of another
+			l.usual, l.most = mostQueued, mostQueued
+		case to.kind == renewals:
+			l.most += extraRenewals
+			l.unanswered = make(map[identity]*batch)
 		}
-		d.masters[addr] = m
+		d.lanes[to] = l
 	}
-	m.node = node // another one, if it was not a master for a while
-	return &m.lanes[k], nil
-}
-
-func (d *Dispatcher) newLane(m *master, k kind) lane {
-	l := lane{d: d, master: m, kind: k, flying: make(map[*batch]struct{}),
-		usual: usualBatches, most: max(usualBatches, d.poolSize-spareConnections)}
-	switch {
-	case k == confirmed:
-		l.usual = min(max(d.poolSize/mostWaiting, 1), mostWaiting)
-		l.most, l.wait = l.usual, longWait
-		if d.poolSize < mostWaiting {
-			l.wait = shortWait
-		}
-		if d.readTimeout > 0 {
-			l.wait = min(l.wait, d.readTimeout/2)
-		}
-	case d.unseen: // no request is to wait for the server of another
-		l.usual, l.most = mostQueued, mostQueued
-	case k.renews():
-		l.most += extraRenewals
-	}
-	return l
-}
-
-// A master is a server that gets requests.
-type master struct {
-	addr   string
-	node   *redis.Client // the client for it, or nil
-	lanes  [kinds]lane
-	probed time.Time // when idle connections were
-}
-
-// answered returns when the last batch was begun that the master has answered, in any lane.
-func (m *master) answered() (last time.Time) {
-	for k := range kinds {
-		if at := m.lanes[k].answered; at.After(last) {
-			last = at
-		}
-	}
-	return last
-}
-
-// answeredSince reports whether a server has answered after a time.
-func (d *Dispatcher) answeredSince(at time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.answered.After(at)
+	return l, nil
 }
 
 // A lane sends the requests of one kind to one master.
 type lane struct {
 	d           *Dispatcher
-	master      *master
-	kind        kind
+	to          destination
+	node        *redis.Client // the client for the master, or nil
 	usual, most int           // how many batches are in flight
 	wait        time.Duration // the longest WAIT of what replicas are to confirm, or 0
 
-	queue    []*waiting // not sent yet
-	running  int        // goroutines that send, callers included
-	starting bool       // one of them is about to look at the queue
-	active   time.Time
-	flying   map[*batch]struct{}
-	answered time.Time // when the last batch was begun that was answered
-	prompt   bool      // the last reply was
+	repeats, first queue // renewals that are sent again go first, unless a hook blocks some for ever
+	repeated       bool  // the last batch was of repeats
+	running        int   // goroutines that send, callers included
+	starting       bool  // one of them is about to look at the queue
+	active         time.Time
+	flying         map[*batch]struct{}
+	// of renewals: the batch in flight that has the last copy
+	unanswered map[identity]*batch
+	answered   time.Time // when the last batch was begun that was answered
+	prompt     bool      // the last reply was
+	probed     time.Time // when idle connections were
 }
 
-// answers notes that the master has answered what was begun at a time.
-func (l *lane) answers(begun time.Time) {
-	if l.d.answered = time.Now(); begun.After(l.answered) {
-		l.answered = begun
+func (l *lane) queued() int { return l.repeats.len() + l.first.len() }
+
+// push queues a request. A copy of it that is not sent yet takes its place, so a request is queued once. A
+// renewal that has had no answer, although the server has answered what was sent later, travels with few
+// others: a hook may block it, or one that it has travelled with. If there are too many copies, push returns
+// the oldest, which is refused.
+func (l *lane) push(r *protocol.Request) (refused *protocol.Request) {
+	x, id := waiting{request: r}, identityOf(r)
+	var old *waiting
+	if r.Again {
+		old = cmp.Or(l.first.copied(id), l.repeats.copied(id))
 	}
+	switch {
+	case old != nil:
+		if len(old.earlier) == mostCopies {
+			refused = old.earlier[0]
+			old.earlier = slices.Delete(old.earlier, 0, 1)
+		}
+		old.earlier, old.request = append(old.earlier, old.request), r
+	case r.Again && l.to.kind == renewals:
+		if b := l.unanswered[id]; b != nil && l.answeredSince(b.begun) {
+			x.together = max(1, len(b.all)/suspectShare)
+		}
+		l.repeats.push(id, x)
+	default:
+		l.first.push(id, x)
+	}
+	return refused
+}
+
+// answeredSince reports whether the master has answered what was sent to it after a time, in any lane.
+func (l *lane) answeredSince(at time.Time) bool {
+	for k := range confirmed + 1 {
+		if other := l.d.lanes[destination{l.to.master, k}]; other != nil && other.answered.After(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// blocked reports whether a hook seems to block a batch: it has had no answer for blockedAfter, although the
+// master has answered what was sent later.
+func (l *lane) blocked() bool {
+	for b := range l.flying {
+		if time.Since(b.begun) > blockedAfter && l.answeredSince(b.begun) {
+			return true
+		}
+	}
+	return false
 }
 
 // start has a goroutine send what is queued, unless one is about to, or enough are in flight.
@@ -331,7 +326,7 @@ func (l *lane) start() {
 	if time.Since(l.active) > patience {
 		most = l.most
 	}
-	if l.starting || len(l.queue) == 0 || l.running >= most {
+	if l.starting || l.queued() == 0 || l.running >= most {
 		return
 	}
 	l.active = time.Now()
@@ -353,7 +348,11 @@ func (l *lane) work() {
 			return
 		}
 		l.start()
-		b.begun = time.Now()
+		if b.begun = time.Now(); l.unanswered != nil {
+			for _, x := range b.all {
+				l.unanswered[identityOf(x.request)] = b
+			}
+		}
 		l.flying[b] = struct{}{}
 		d.arm()
 		l.send(b)
@@ -389,11 +388,17 @@ func (l *lane) send(b *batch) {
 // goroutines that they wake may queue requests, which this goroutine then sends.
 func (l *lane) returned(b *batch, results []Result) {
 	d := l.d
-	d.forget(b)
+	for _, x := range b.all {
+		if id := identityOf(x.request); l.unanswered[id] == b {
+			delete(l.unanswered, id)
+		}
+	}
 	l.active = time.Now()
 	if b.answered {
 		l.prompt = l.active.Sub(b.begun) <= promptReply
-		l.answers(b.begun)
+		if b.begun.After(l.answered) {
+			l.answered = b.begun
+		}
 	}
 	if _, wanted := l.flying[b]; !wanted {
 		return
@@ -401,70 +406,69 @@ func (l *lane) returned(b *batch, results []Result) {
 	delete(l.flying, b)
 	l.starting = true
 	d.mu.Unlock()
+	if b.answered {
+		d.subscriptions.answered()
+	}
 	d.receive(results)
 	d.mu.Lock()
 }
 
-// forget notes that requests of a batch are not in flight any more. d.mu must be locked.
-func (d *Dispatcher) forget(b *batch) {
-	for _, x := range b.all {
-		if id := identityOf(x.request); d.last[id] == x {
-			delete(d.last, id)
-		}
-	}
-	if len(d.last) == 0 {
-		d.last = make(map[identity]*waiting) // a map never gets smaller
-	}
-}
-
 // take removes the requests of the next batch from the queue. It returns nil if there is none.
 func (l *lane) take() *batch {
+	q := &l.repeats
+	if q.len() == 0 || l.repeated && l.first.len() > 0 && l.blocked() {
+		q = &l.first
+	}
+	l.repeated = q == &l.repeats
+	b := &batch{lane: l}
+	b.shared = l.to.kind == renewals && l.d.oneServer && !l.d.crossSlot.Load()
 	room, most := batchBytes, mostQueued
 	switch {
-	case l.kind.renews() && l.d.oneServer: // they share a run of a script
+	case b.shared:
 		room, most = batchBytes*sharedRenewals, sharedRenewals
 	case l.wait > 0: // no server in memory has replicas
 		room = batchBytes * sharedRenewals
 	case l.d.unseen:
 		most = 1
 	}
-	b, n := &batch{lane: l, node: l.master.node}, 0
-	for ; n < min(most, len(l.queue)); n++ {
-		x := l.queue[n]
-		if room -= size(x.request); room < 0 && n > 0 {
+	for q.len() > 0 && len(b.requests) < most {
+		x := q.list[0]
+		if room -= size(x.request); room < 0 && len(b.requests) > 0 {
 			break
 		}
 		if x.together > 0 {
-			if most = min(most, max(x.together, n)); n == most {
+			most = min(most, max(x.together, len(b.requests)))
+			if len(b.requests) == most {
 				break
 			}
 		}
-		x.batch = b
+		b.requests = append(b.requests, q.pop())
 	}
-	if n == 0 {
+	b.all = b.requests
+	if b.all == nil {
 		return nil
-	}
-	b.all, l.queue = l.queue[:n:n], l.queue[n:]
-	if len(l.queue) == 0 {
-		l.queue = nil
 	}
 	return b
 }
 
-// A waiting is a request that waits to be sent, or is in flight. Its earlier copies, which were not sent, get
-// its result.
+// A queue has the requests that wait to be sent, and finds the copy of a request among them.
+type queue struct {
+	list   []waiting
+	popped int // how many were in front of them
+	places map[identity]int
+}
+
+// A waiting is a request that is not sent yet. Its earlier copies, which were not sent either, get its
+// result.
 type waiting struct {
 	request  *protocol.Request
 	earlier  []*protocol.Request
-	lane     *lane
-	batch    *batch // nil until it is sent
-	together int    // how many may be in its batch; 0 for any number
+	together int // how many may be in its batch; 0 for any number
 }
 
 // An identity is the same for all copies of a request. Renewals for other leases are no copies: the reply to
 // one says nothing of the lease of another.
 type identity struct {
-	kind   kind
 	script *lua.Script
 	lock   any
 	claim  string
@@ -472,13 +476,50 @@ type identity struct {
 }
 
 func identityOf(r *protocol.Request) identity {
-	return identity{kindOf(r), r.Script, r.Keys.Lock, r.Claim.ID, r.Lease.Duration}
+	return identity{r.Script, r.Keys.Lock, r.Claim.ID, r.Lease.Duration}
 }
 
-// An innermost is the last hook of the Conn that callers send by. The Conn runs the hooks that the client had
-// in New. It never uses a connection of its own: the innermost hook hands the command to a copy of the client
-// with a short timeout, since the client does not give up a command when a context ends. The copy shares the
-// client's connections, and has no hooks.
+func (q *queue) len() int { return len(q.list) }
+
+func (q *queue) push(id identity, x waiting) {
+	if q.places == nil {
+		q.places = make(map[identity]int)
+	}
+	q.places[id] = q.popped + len(q.list)
+	q.list = append(q.list, x)
+}
+
+// copied returns the request of which another is a copy, or nil.
+func (q *queue) copied(id identity) *waiting {
+	if place, ok := q.places[id]; ok {
+		return &q.list[place-q.popped]
+	}
+	return nil
+}
+
+func (q *queue) pop() waiting {
+	x := q.list[0]
+	q.list[0] = waiting{}
+	if id := identityOf(x.request); q.places[id] == q.popped {
+		delete(q.places, id)
+	}
+	q.popped++
+	if q.list = q.list[1:]; len(q.list) == 0 {
+		*q = queue{}
+	}
+	return x
+}
+
+// callersOf returns a Conn that sends the commands of callers. It runs the hooks that the client has now,
+// and hands the command to a copy of the client with a short timeout: the client does not give up a
+// command when a context ends. The copy shares the client's connections, and has no hooks. The Conn itself
+// never uses a connection.
+func callersOf(client *redis.Client) *redis.Conn {
+	conn := client.Conn()
+	conn.AddHook(innermost{client.WithTimeout(callerTimeout)})
+	return conn
+}
+
 type innermost struct{ client *redis.Client }
 
 func (innermost) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -545,6 +586,7 @@ func (d *Dispatcher) SendFrom(r *protocol.Request) {
 	if err := l.process(ctx, cmd); err != nil {
 		d.Send(r) // to run it twice does no harm
 	} else {
+		d.subscriptions.answered()
 		results := single.Get().(*[1]Result)
 		results[0] = Result{Request: r, Reply: cmd.Val()}
 		d.calls.Receive(results[:])
@@ -556,22 +598,15 @@ func (d *Dispatcher) SendFrom(r *protocol.Request) {
 // process sends a command of a caller's. A hook may panic, or end the caller's goroutine: the command then
 // does not count as in flight any more, either.
 func (l *lane) process(ctx context.Context, cmd *redis.Cmd) (err error) {
-	begun, returned := time.Now(), false
 	defer func() {
 		l.d.mu.Lock()
 		defer l.d.mu.Unlock()
 		l.running--
 		l.active = time.Now()
-		if !isAnswer(err) {
-			l.prompt = false
-		} else if returned {
-			l.answers(begun)
-		}
+		l.prompt = l.prompt && isAnswer(err)
 		l.start()
 	}()
-	err = l.d.callers.Process(ctx, cmd)
-	returned = true
-	return err
+	return l.d.callers.Process(ctx, cmd)
 }
 
 // caller returns the lane for a request that the caller has to send, or nil. It then counts as in flight.
@@ -582,12 +617,8 @@ func (d *Dispatcher) caller(r *protocol.Request) *lane {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := d.masters[""]
-	if m == nil || d.closed {
-		return nil
-	}
-	l := &m.lanes[ordinary]
-	if !l.prompt || l.running+len(l.queue) > 0 {
+	l := d.lanes[destination{}]
+	if l == nil || !l.prompt || l.running+l.queued() > 0 || d.closed {
 		return nil
 	}
 	l.running++
@@ -609,16 +640,14 @@ func (d *Dispatcher) check() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.armed = false
-	trouble, flying := len(d.cluster.unrouted) > 0 || time.Since(d.cluster.failed) < troubleTime, false
-	for _, m := range d.masters {
-		for _, l := range m.lanes {
-			for b := range l.flying {
-				flying = true
-				late := time.Since(b.begun) - l.wait
-				trouble = trouble || late >= slowReply
-				if late >= probeAfter && b.begun.After(l.answered) {
-					d.probe(m)
-				}
+	trouble, flying := d.cluster.troubled(), false
+	for _, l := range d.lanes {
+		for b := range l.flying {
+			flying = true
+			late := time.Since(b.begun) - l.wait
+			trouble = trouble || late >= slowReply
+			if late >= probeAfter && b.begun.After(l.answered) {
+				d.probe(l)
 			}
 		}
 	}
@@ -630,27 +659,32 @@ func (d *Dispatcher) check() {
 	}
 }
 
-// probe sends a PING by each idle connection of the client for a master, at the same time. The client
+// probe sends a PING by each idle connection of the client for a lane's master, at the same time. The client
 // drops those without an answer, so the next request does not wait for them one after the other.
-func (d *Dispatcher) probe(m *master) {
-	if m.node == nil || time.Since(m.probed) < probeEvery {
+func (d *Dispatcher) probe(l *lane) {
+	if l.node == nil || time.Since(l.probed) < probeEvery {
 		return
 	}
-	m.probed = time.Now()
-	client := m.node.WithTimeout(probeTimeout)
-	stats := client.PoolStats()
-	all := stats.IdleConns
-	if stats.PipelineStats != nil {
-		all += stats.PipelineStats.IdleConns
-	}
-	for i := range all {
+	l.probed = time.Now()
+	client := l.node.WithTimeout(probeTimeout)
+	ping := func(send func(ctx context.Context, cmd redis.Cmder)) {
 		d.working.Go(func() {
 			ctx := &noWait{Context: context.Background()}
-			if ping := redis.NewCmd(ctx, "ping"); i < stats.IdleConns {
-				_ = client.Process(ctx, ping)
-			} else {
-				d.pipeline(ctx, client, []*redis.Cmd{ping})
-			}
+			send(ctx, noRetry{redis.NewCmd(ctx, "ping")})
+		})
+	}
+	stats := client.PoolStats()
+	for range stats.IdleConns {
+		ping(func(ctx context.Context, cmd redis.Cmder) { _ = client.Process(ctx, cmd) })
+	}
+	if stats.PipelineStats == nil {
+		return
+	}
+	for range stats.PipelineStats.IdleConns {
+		ping(func(ctx context.Context, cmd redis.Cmder) {
+			pipeline := client.Pipeline()
+			_ = pipeline.Process(ctx, cmd)
+			_, _ = pipeline.Exec(ctx)
 		})
 	}
 }
@@ -677,11 +711,9 @@ func (d *Dispatcher) Close() <-chan struct{} {
 
 // ends reports whether Close may have stopped to wait for goroutines. d.mu must be locked.
 func (d *Dispatcher) ends() bool {
-	for _, m := range d.masters {
-		for _, l := range m.lanes {
-			if len(l.flying) > 0 {
-				return false
-			}
+	for _, l := range d.lanes {
+		if len(l.flying) > 0 {
+			return false
 		}
 	}
 	return d.closed

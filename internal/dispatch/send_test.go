@@ -57,8 +57,8 @@ func TestRequestsTravelTogether(t *testing.T) {
 			sent = append(sent, request(lua.Lock, strings.Repeat("n", length+1)))
 		}
 		d.Send(sent...)
-		l, longest := &d.masters[""].lanes[ordinary], 0
-		for len(l.queue) > 0 {
+		l, longest := d.lanes[destination{}], 0
+		for l.queued() > 0 {
 			batch, bytes := next(d, ordinary), 0
 			for _, r := range batch {
 				bytes += size(r)
@@ -70,13 +70,13 @@ func TestRequestsTravelTogether(t *testing.T) {
 			}
 			longest = max(longest, len(batch))
 			require.True(t, bytes <= batchBytes || len(batch) == 1)
-			require.True(t, len(l.queue) == 0 || bytes+size(l.queue[0].request) > batchBytes,
+			require.True(t, l.queued() == 0 || bytes+size(l.first.list[0].request) > batchBytes,
 				"one more would have had room")
 			taken = append(taken, batch...)
 		}
 		require.Equal(t, sent, taken)
 		require.Greater(t, longest, 5)
-		require.Nil(t, l.queue, "nothing is kept")
+		require.Zero(t, l.first, "nothing is kept")
 	})
 }
 
@@ -122,7 +122,7 @@ func TestMoreBatchesWhenNoneComesBack(t *testing.T) {
 	})
 }
 
-// A renewal that is sent again does not wait for the others. It travels with those that are sent again, too.
+// A renewal that is sent again goes before the others, and together with those that are sent again, too.
 func TestRenewalsThatAreSentAgainGoFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,32 +134,36 @@ func TestRenewalsThatAreSentAgainGoFirst(t *testing.T) {
 		}
 		d.Send(fresh...)
 		d.Send(again...)
-		require.Equal(t, again[:sharedRenewals], next(d, repeats))
-		require.Equal(t, again[sharedRenewals:], next(d, repeats))
+		require.Equal(t, again[:sharedRenewals], next(d, renewals))
+		require.Equal(t, again[sharedRenewals:], next(d, renewals))
 		require.Equal(t, fresh[:sharedRenewals], next(d, renewals))
 	})
 }
 
-// A hook may block renewals that are sent again, for ever and as many as there may be. Others are sent.
-func TestRepeatsThatAHookBlocksDelayNoRenewal(t *testing.T) {
+// Once a batch has had no answer for long, though the server has answered what was sent later, repeats take
+// turns with other renewals: a hook may block them for ever.
+func TestRepeatsTakeTurnsOnceAHookBlocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		blocks := func(exchange [][]any) bool { return strings.Contains(fmt.Sprint(exchange), "name0}") }
-		s := &server{gate: make(chan struct{}), gated: blocks, answer: renewed}
-		d, r := start(t, s)
-		for range 2 * (pool + extraRenewals) {
-			d.Send(repeated(claimed(lua.Renew, 0)))
-			time.Sleep(time.Second)
+		d, _ := blocked(t)
+		var fresh, again []*protocol.Request
+		for i := range 2 * sharedRenewals {
+			fresh = append(fresh, claimed(lua.Renew, i))
+			again = append(again, repeated(claimed(lua.Renew, 1000+i)))
 		}
-		require.Equal(t, pool-spareConnections+extraRenewals, s.busy(), "no more are in flight than there may be")
-		fresh := claimed(lua.Renew, 1)
-		d.Send(fresh)
-		synctest.Wait()
-		results := r.all()
-		require.Same(t, fresh, results[len(results)-1].Request)
-		close(s.gate)
-		synctest.Wait()
-		stop(t, d)
+		d.Send(fresh...)
+		d.Send(again...)
+		d.mu.Lock()
+		d.lanes[destination{kind: renewals}].flying[&batch{begun: time.Now()}] = struct{}{}
+		d.mu.Unlock()
+		require.Equal(t, again[:sharedRenewals], next(d, renewals))
+		time.Sleep(blockedAfter + time.Second)
+		d.mu.Lock()
+		d.lanes[destination{kind: ordinary}].answered = time.Now()
+		d.mu.Unlock()
+		require.Equal(t, fresh[:sharedRenewals], next(d, renewals))
+		require.Equal(t, again[sharedRenewals:], next(d, renewals))
+		require.Equal(t, fresh[sharedRenewals:], next(d, renewals))
 	})
 }
 
@@ -175,25 +179,20 @@ func TestNumbersOfHoldsDelayNoRenewal(t *testing.T) {
 	})
 }
 
-// A renewal is no copy of one for another lease, of one that replicas confirm, or of one that only says how
-// many holds there are: the server is sent both, since the reply to one is none to the other.
-func TestRenewalsOfOtherKindsAreNoCopies(t *testing.T) {
+// A renewal is no copy of one for another lease: the server is sent both, since the reply to one says
+// nothing of the lease of the other.
+func TestRenewalsForOtherLeasesAreNoCopies(t *testing.T) {
 	t.Parallel()
-	for kind, change := range map[kind]func(r *protocol.Request){
-		repeats:   func(r *protocol.Request) { r.Lease = protocol.NewLease(time.Minute) },
-		confirmed: func(r *protocol.Request) { r.Replicas = 1 },
-		late:      func(r *protocol.Request) { r.Late = true },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			d, _ := blocked(t)
-			first := claimed(lua.Renew, 0)
-			other := repeated(first)
-			change(other)
-			d.Send(first, other)
-			require.Equal(t, []*protocol.Request{first}, next(d, renewals))
-			require.Equal(t, []*protocol.Request{other}, next(d, kind))
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := blocked(t)
+		long := claimed(lua.Renew, 0)
+		long.Lease = protocol.NewLease(time.Minute)
+		short := repeated(long)
+		short.Lease = protocol.NewLease(time.Second)
+		d.Send(long, short)
+		require.ElementsMatch(t, []*protocol.Request{long, short},
+			append(next(d, renewals), next(d, renewals)...))
+	})
 }
 
 // A request that is sent again while it waits to be sent is not queued twice. The last copy is sent, at the
@@ -217,7 +216,7 @@ func TestRequestIsQueuedOnce(t *testing.T) {
 					d.Send(q)
 				}
 			}
-			require.Len(t, d.masters[""].lanes[kindOf(sent[0])].queue, 50)
+			require.Equal(t, 50, d.lanes[destination{kind: kindOf(sent[0])}].queued())
 			close(s.gate)
 			synctest.Wait()
 			runs := 0
@@ -248,47 +247,47 @@ func TestRequestIsQueuedOnce(t *testing.T) {
 // are blocked, and not if its renewal travels with theirs.
 func TestHookThatBlocksDelaysNoOtherRenewal(t *testing.T) {
 	t.Parallel()
-	for _, late := range []bool{false, true} { // whether what the server answers is of another kind
-		synctest.Test(t, func(t *testing.T) {
-			blocks := func(exchange [][]any) bool { return strings.Contains(fmt.Sprint(exchange), "name0}") }
-			s := &server{gate: make(chan struct{}), gated: blocks}
-			s.answer = renewed
-			d, r := start(t, s)
-			for i := range 200 {
-				q := claimed(lua.Lock, 0)
-				q.Claim = protocol.NewClaim(protocol.Write, "instance-01", i, uint64(i+1), protocol.Owner{})
-				d.Send(q)
-				time.Sleep(20 * time.Millisecond)
-			}
-			var held []*protocol.Request
-			for i := range sharedRenewals {
-				held = append(held, claimed(lua.Renew, i))
-			}
-			unanswered := func() []*protocol.Request {
-				of := map[any]bool{}
-				for _, result := range r.all() {
+	synctest.Test(t, func(t *testing.T) {
+		blocks := func(exchange [][]any) bool { return strings.Contains(fmt.Sprint(exchange), "name0}") }
+		s := &server{gate: make(chan struct{}), gated: blocks}
+		s.answer = renewed
+		d, r := start(t, s)
+		for i := range 200 {
+			q := claimed(lua.Lock, 0)
+			q.Claim = protocol.NewClaim(protocol.Write, "instance-01", i, uint64(i+1), protocol.Owner{})
+			d.Send(q)
+			time.Sleep(20 * time.Millisecond)
+		}
+		var held []*protocol.Request
+		for i := range sharedRenewals {
+			held = append(held, claimed(lua.Renew, i))
+		}
+		answered := func() map[any]bool {
+			of := map[any]bool{}
+			for _, result := range r.all() {
+				if result.Request.Script == lua.Renew {
 					of[result.Request.Keys.Lock] = true
 				}
-				return slices.DeleteFunc(slices.Clone(held), func(q *protocol.Request) bool { return of[q.Keys.Lock] })
 			}
-			d.Send(held...)
-			for range 3 { // with a third of a period between them, as the engine does
-				time.Sleep(time.Second)
-				other := claimed(lua.Renew, 1000)
-				other.Late = late
-				d.Send(other)
-				synctest.Wait()
-				for _, q := range unanswered() {
+			return of
+		}
+		d.Send(held...)
+		for range 3 { // with a third of a period between them, as the engine does
+			time.Sleep(time.Second)
+			d.Send(claimed(lua.Renew, 1000)) // of another hold, which is answered
+			synctest.Wait()
+			for _, q := range held {
+				if !answered()[q.Keys.Lock] {
 					d.Send(repeated(q))
 				}
 			}
-			synctest.Wait()
-			require.Equal(t, 1, len(unanswered()), "of the renewals only the one that is blocked has no answer")
-			close(s.gate)
-			synctest.Wait()
-			stop(t, d)
-		})
-	}
+		}
+		synctest.Wait()
+		require.Len(t, answered(), len(held), "all but one, and the other hold")
+		close(s.gate)
+		synctest.Wait()
+		stop(t, d)
+	})
 }
 
 // What receives results may send more, also those of requests that Send refuses.
@@ -466,7 +465,7 @@ func TestCallerSendsForItself(t *testing.T) {
 			require.True(t, d.send(t))
 		}
 		d.mu.Lock()
-		l := &d.masters[""].lanes[ordinary]
+		l := d.lanes[destination{}]
 		l.running++
 		d.mu.Unlock()
 		require.False(t, d.send(t))
@@ -562,27 +561,6 @@ func TestDeadConnectionsAreDropped(t *testing.T) {
 		d.name++
 		synctest.Wait()
 		require.Len(t, d.got.all(), d.name-1, "the first one waits")
-	})
-}
-
-// They are looked for though requests of other kinds are answered.
-func TestProbesBesideTraffic(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		renewal := func(exchange [][]any) bool { return exchange[0][1] == lua.Renew.SHA }
-		s := &server{gate: make(chan struct{}), gated: renewal}
-		d, _ := start(t, s)
-		d.Send(claimed(lua.Renew, 0))
-		for range 20 {
-			d.Send(request(lua.Lock, "n"))
-			time.Sleep(100 * time.Millisecond)
-		}
-		d.mu.Lock()
-		require.NotZero(t, d.masters[""].probed)
-		d.mu.Unlock()
-		close(s.gate)
-		synctest.Wait()
-		stop(t, d)
 	})
 }
 

@@ -26,17 +26,15 @@ const (
 	echoTime   = 250 * time.Millisecond
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// soonRetry is how often it is looked whether requests are answered, while the subscription is missing.
+	// soonRetry is the shortest time between two attempts that are made because requests are answered.
 	soonRetry = 250 * time.Millisecond
 	// When a subscription fails, the client connects again before it says so. That connection is not used,
 	// so the attempt may take no longer than reconnect.
 	reconnect = 500 * time.Millisecond
-	// mostShards is how many shard channels there are at most. If there are that many, a new one takes the place
-	// of one without messages for shardIdle, if that is among fewLooks of them. shardRetry is the pause after
-	// one was refused.
+	// mostShards is how many shard channels there are at most. One without messages for shardIdle is dropped if
+	// there are that many. shardRetry is the pause after one was refused.
 	mostShards = 1024
 	shardIdle  = time.Minute
-	fewLooks   = 8
 	shardRetry = time.Second
 )
 
@@ -66,6 +64,8 @@ type subscriptions struct {
 	// report is locked while the Listener learns whether the subscription stands, so that it learns that in
 	// order
 	report sync.Mutex
+	wake   chan struct{} // a request was answered while the subscription is missing
+	lost   atomic.Bool   // it failed, for a reason that may have passed
 
 	mu       sync.Mutex
 	to       *Listener // nil before Listen
@@ -80,6 +80,7 @@ type subscriptions struct {
 	shards   map[string]*shard        // by the channel
 	onNodes  map[string]*subscription // with shard channels, by the master's address
 	global   map[string]bool          // masters that refuse shard channels: older than Redis 7, or not permitted
+	room     time.Time                // when it was last tried to make room for more shard channels
 	closed   bool
 
 	working sync.WaitGroup
@@ -89,12 +90,10 @@ type subscriptions struct {
 type subscription struct {
 	node    string // the master's address; "" for a server
 	client  redis.UniversalClient
-	channel string // the first one
-	sharded bool   // it has shard channels
-	pubsub  *redis.PubSub
+	channel string // or "": it has shard channels
 	ctx     context.Context
-	cancel  context.CancelCauseFunc // ends ctx, and with it the subscription
-	asked   atomic.Bool             // for the first channel, so the client has connected
+	cancel  context.CancelCauseFunc // ends ctx, and with it what connects
+	pubsub  *redis.PubSub           // once it is connected
 	probing atomic.Bool
 	heard   atomic.Bool // a message, since the last probe
 }
@@ -113,7 +112,7 @@ func (d *Dispatcher) Listen(channel string, to *Listener) {
 		l.mu.Unlock()
 		return
 	}
-	l.to, l.channel = to, channel
+	l.to, l.channel, l.wake = to, channel, make(chan struct{}, 1)
 	l.shards, l.onNodes, l.global = map[string]*shard{}, map[string]*subscription{}, map[string]bool{}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	// Only this name shows that a client is for Sentinel.
@@ -158,7 +157,7 @@ func (l *subscriptions) mapped() {
 		}
 		for _, s := range append(slices.Collect(maps.Values(l.onNodes)), l.main) {
 			if s != nil && masters[s.node] == nil {
-				s.cancel(nil)
+				l.drop(s)
 			}
 		}
 		return report
@@ -175,22 +174,20 @@ func (l *subscriptions) next() *subscription {
 		node = nodes[(int(crc32.ChecksumIEEE([]byte(l.channel)))+l.failures)%len(nodes)]
 		client = l.masters[node]
 	}
-	l.main = l.on(node, client, l.channel, false)
+	l.main = l.on(node, client, l.channel)
 	return l.main
 }
 
 // on returns a subscription that is to be made.
-func (l *subscriptions) on(
-	node string, client redis.UniversalClient, channel string, sharded bool,
-) *subscription {
-	s := &subscription{node: node, client: client, pubsub: client.Subscribe(l.ctx), channel: channel,
-		sharded: sharded}
+func (l *subscriptions) on(node string, client redis.UniversalClient, channel string) *subscription {
+	s := &subscription{node: node, client: client, channel: channel}
 	s.ctx, s.cancel = context.WithCancelCause(l.ctx)
 	return s
 }
 
 // keep keeps a subscription until the client or the dispatcher is closed. The first pause between two
-// attempts is 50 ms, and each is longer than the last, unless the subscription stood.
+// attempts is 50 ms, and each is longer than the last, unless the subscription stood. A request that is
+// answered ends a pause early.
 func (l *subscriptions) keep() {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := l.listen(l.next())
@@ -202,6 +199,7 @@ func (l *subscriptions) keep() {
 		l.change(func() (report func()) {
 			stood, l.stands = l.stands, false
 			l.failures++
+			l.lost.Store(protocol.Passing(err))
 			return func() { l.to.Unsubscribed(protocol.Advise(err)) }
 		})
 		if over || l.ctx.Err() != nil {
@@ -211,29 +209,37 @@ func (l *subscriptions) keep() {
 		if stood {
 			wait = firstRetry
 		}
-		if !l.pause(wait, protocol.Passing(err)) {
+		if !l.pause(wait) {
 			return
 		}
 	}
 }
 
-// pause returns when to try again, or, with false, when the dispatcher is closed. If the last attempt failed
-// for a reason that may have passed, a request that is answered ends the pause. While nobody waits for
-// messages, it goes on.
-func (l *subscriptions) pause(wait time.Duration, passing bool) bool {
-	begun := time.Now()
-	for left := wait; ; left = wait - time.Since(begun) {
-		if left <= 0 {
-			left = soonRetry
-		}
+// pause returns when to try again, or, with false, when the dispatcher is closed.
+func (l *subscriptions) pause(wait time.Duration) bool {
+	timer := time.After(wait)
+	soon := time.Now().Add(min(wait, soonRetry))
+	for {
 		select {
-		case <-time.After(min(left, soonRetry)):
-			over := time.Since(begun) >= wait || passing && l.d.answeredSince(begun)
-			if over && l.to.Awaited() {
+		case <-timer:
+			if l.to.Awaited() {
 				return true
 			}
+			timer = time.After(wait)
+		case <-l.wake:
+			timer = time.After(time.Until(soon))
 		case <-l.ctx.Done():
 			return false
+		}
+	}
+}
+
+// answered notes that a server has answered a request: a subscription that has failed may succeed now.
+func (l *subscriptions) answered() {
+	if l.lost.Load() {
+		select {
+		case l.wake <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -254,22 +260,52 @@ func (l *subscriptions) change(change func() (report func())) {
 	}
 }
 
+// drop has a subscription fail. It does not wait: while the client connects, to close a subscription takes as
+// long. l.mu must be locked.
+func (l *subscriptions) drop(s *subscription) {
+	if s == nil || l.closed {
+		return
+	}
+	s.cancel(nil)
+	if pubsub := s.pubsub; pubsub != nil {
+		l.working.Go(func() { _ = pubsub.Close() })
+	}
+}
+
 // close ends the subscriptions for good.
 func (l *subscriptions) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed = true; l.to != nil {
+	if !l.closed && l.to != nil {
 		l.cancel()
+		l.drop(l.main)
+		for _, s := range l.onNodes {
+			l.drop(s)
+		}
 	}
+	l.closed = true
 }
 
 // listen takes messages until a subscription fails.
 func (l *subscriptions) listen(s *subscription) error {
 	ctx, cancel := s.ctx, s.cancel
 	defer cancel(nil)
-	if err := l.subscribe(s); err != nil {
+	pubsub := s.client.Subscribe(l.ctx)
+	connected := make(chan struct{})
+	defer l.working.Go(func() {
+		<-connected // Close would wait for the connection, too, but with a mutex locked
+		_ = pubsub.Close()
+	})
+	if err := l.subscribe(ctx, s, pubsub, connected); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	if ctx.Err() != nil {
+		l.mu.Unlock()
+		return net.ErrClosed
+	}
+	s.pubsub = pubsub // and not before: drop would only wait for the connection
+	l.mu.Unlock()
 	late := time.AfterFunc(grace, func() { cancel(nil) })
 	defer late.Stop()
 	for checked := true; ; {
@@ -281,7 +317,7 @@ func (l *subscriptions) listen(s *subscription) error {
 			wait = grace
 		}
 		late.Reset(wait + reconnect)
-		event, err := s.pubsub.ReceiveTimeout(ctx, wait)
+		event, err := pubsub.ReceiveTimeout(ctx, wait)
 		var timeout net.Error
 		switch {
 		case err == nil:
@@ -294,7 +330,7 @@ func (l *subscriptions) listen(s *subscription) error {
 					l.to.Heard(e.Payload)
 				}
 			}
-		case s.sharded && l.refused(s, err):
+		case s.channel == "" && l.refused(s, err):
 		case context.Cause(ctx) == errElsewhere:
 			return errElsewhere
 		case checked || ctx.Err() != nil || !errors.As(err, &timeout) || !timeout.Timeout():
@@ -302,41 +338,43 @@ func (l *subscriptions) listen(s *subscription) error {
 		case l.to.Awaited():
 			checked = true
 			if l.follow {
-				l.working.Go(s.probe)
+				l.working.Go(func() { s.probe(ctx, cancel) })
 			}
 			l.d.reloadIfOld()
-			if err := s.pubsub.Ping(ctx); err != nil {
+			if err := pubsub.Ping(ctx); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// subscribe asks for the first channel. It does not wait for the server's answer, but may have to for a
-// connection: after a first failure, not for long once requests are answered. The goroutine that connects may
-// still do so when subscribe has returned. It closes the subscription: to do that while the client connects
-// would wait for the connection with a mutex locked.
-func (l *subscriptions) subscribe(s *subscription) error {
+// subscribe asks for the channels. It does not wait for the server's answer, but may have to for a
+// connection: not for long once requests are answered. It closes connected when the client has connected, or
+// has failed to: which may be long after subscribe has returned.
+func (l *subscriptions) subscribe(
+	ctx context.Context, s *subscription, pubsub *redis.PubSub, connected chan<- struct{},
+) error {
 	done := make(chan error, 1)
 	l.working.Go(func() {
-		ask := s.pubsub.Subscribe
-		if s.sharded {
-			ask = s.pubsub.SSubscribe
+		defer close(connected)
+		if s.channel != "" {
+			done <- pubsub.Subscribe(ctx, s.channel)
+		} else {
+			done <- pubsub.SSubscribe(ctx, l.shardsAt(s)...)
 		}
-		done <- ask(s.ctx, s.channel)
-		s.asked.Store(true)
-		<-s.ctx.Done()
-		_ = s.pubsub.Close()
 	})
-	for begun := time.Now(); ; {
+	late, answered := time.After(grace), s.node != ""
+	for {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(soonRetry):
-			late := time.Since(begun) >= grace
-			if late && (s.node != "" || l.failures > 0 && l.d.answeredSince(begun)) {
-				return errNoSubscription
-			}
+		case <-l.wake:
+			answered = true
+		case <-late:
+			late = nil
+		}
+		if answered && late == nil {
+			return errNoSubscription
 		}
 	}
 }
@@ -346,9 +384,9 @@ func (l *subscriptions) subscribe(s *subscription) error {
 func (l *subscriptions) confirmed(s *subscription, e *redis.Subscription) {
 	l.change(func() (report func()) {
 		switch x := l.shards[e.Channel]; {
-		case s.ctx.Err() != nil:
 		case e.Kind == "subscribe":
 			l.stands = true
+			l.lost.Store(false)
 			return l.to.Subscribed
 		case e.Kind == "sunsubscribe" && x != nil && x.at == s:
 			delete(l.shards, e.Channel)
@@ -360,22 +398,23 @@ func (l *subscriptions) confirmed(s *subscription, e *redis.Subscription) {
 // probe publishes an empty message to the subscription's own channel over the command connection, unless the
 // last one is still in flight. PING does not show that the subscription is on a different server from the one
 // that handles requests: a demoted master keeps answering it but no longer receives grants, and the client
-// does not report that it has connected to another master. probe ends the subscription if the server that
+// does not report that it has connected to another master. probe drops the subscription if the server that
 // handles requests says that nobody has subscribed, and no other node brings the message.
-func (s *subscription) probe() {
+func (s *subscription) probe(ctx context.Context, drop context.CancelCauseFunc) {
 	if !s.probing.CompareAndSwap(false, true) {
 		return
 	}
 	defer s.probing.Store(false)
 	s.heard.Store(false)
-	if n, err := s.client.Publish(s.ctx, s.channel, probeMessage).Result(); err != nil || n > 0 {
+	if n, err := s.client.Publish(ctx, s.channel, probeMessage).Result(); err != nil || n > 0 {
 		return
 	}
 	select {
-	case <-s.ctx.Done():
+	case <-ctx.Done():
 	case <-time.After(echoTime):
 		if !s.heard.Load() {
-			s.cancel(errElsewhere)
+			drop(errElsewhere)
+			_ = s.pubsub.Close()
 		}
 	}
 }
@@ -414,45 +453,62 @@ func (l *subscriptions) openShard(channel string) {
 	s := l.onNodes[addr]
 	switch {
 	case s == nil:
-		s = l.on(addr, node, channel, true)
+		s = l.on(addr, node, "")
 		l.onNodes[addr] = s
 		l.working.Go(func() {
 			_ = l.listen(s)
-			l.change(func() (report func()) {
-				delete(l.onNodes, addr)
-				maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
-				if l.stands { // messages may be lost, so waiters ask again
-					report = l.to.Subscribed
-				}
-				return report
-			})
+			l.fell(s)
 		})
-	case !s.asked.Load():
-		return // the client connects: it would wait for that with a mutex locked
+	case s.pubsub == nil:
+		return // it is about to connect
 	default:
-		// if this fails, so does the subscription
-		l.working.Go(func() { _ = s.pubsub.SSubscribe(s.ctx, channel) })
+		pubsub := s.pubsub
+		l.working.Go(func() { _ = pubsub.SSubscribe(l.ctx, channel) }) // if this fails, so does the subscription
 	}
 	x.at = s
 }
 
-// makeRoom drops a shard channel that has brought nothing for a while, and reports whether it has found one.
-// l.mu must be locked.
-func (l *subscriptions) makeRoom() bool {
-	looks := 0
-	for channel, x := range l.shards { // in any order
-		if looks++; looks > fewLooks {
-			break
-		}
-		if time.Since(x.used) > shardIdle {
-			delete(l.shards, channel)
-			if s := x.at; s != nil {
-				l.working.Go(func() { _ = s.pubsub.SUnsubscribe(s.ctx, channel) })
-			}
-			return true
+// shardsAt returns the shard channels of a subscription.
+func (l *subscriptions) shardsAt(s *subscription) (channels []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for channel, x := range l.shards {
+		if x.at == s {
+			channels = append(channels, channel)
 		}
 	}
-	return false
+	return channels
+}
+
+// fell forgets a subscription to shard channels that has failed. Messages may be lost, so waiters ask again.
+func (l *subscriptions) fell(s *subscription) {
+	l.change(func() (report func()) {
+		delete(l.onNodes, s.node)
+		maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
+		if l.stands {
+			report = l.to.Subscribed
+		}
+		return report
+	})
+}
+
+// makeRoom drops the shard channels that have brought nothing for a while, and reports whether there is room
+// now. l.mu must be locked.
+func (l *subscriptions) makeRoom() bool {
+	if time.Since(l.room) < shardRetry {
+		return false
+	}
+	l.room = time.Now()
+	for channel, x := range l.shards {
+		if time.Since(x.used) > shardIdle {
+			delete(l.shards, channel)
+			if x.at != nil && x.at.pubsub != nil {
+				pubsub := x.at.pubsub
+				l.working.Go(func() { _ = pubsub.SUnsubscribe(l.ctx, channel) })
+			}
+		}
+	}
+	return len(l.shards) < mostShards
 }
 
 // refused reports whether an error is a master's answer to the request for a shard channel, which is asked

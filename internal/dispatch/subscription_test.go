@@ -80,8 +80,6 @@ func (s *station) serve(conn net.Conn) {
 			} else {
 				s.ears = append(s.ears, conn)
 			}
-		case "ssubscribe":
-			reply = "-ERR unknown command\r\n"
 		case "ping":
 			s.pings = append(s.pings, time.Now())
 			if reply = "*2\r\n$4\r\npong\r\n$0\r\n\r\n"; s.mute {
@@ -351,31 +349,6 @@ func TestSubscriptionIsBackOnceRequestsAreAnswered(t *testing.T) {
 			}, opts...)
 		})
 	}
-	t.Run("answer to an earlier request", func(t *testing.T) {
-		s := &station{down: true}
-		listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
-			gate := make(chan struct{})
-			d.client.AddHook(hook{process: func(next redis.ProcessHook, ctx context.Context, cmd redis.Cmder) error {
-				if cmd.Name() != "evalsha" {
-					return next(ctx, cmd)
-				}
-				<-gate
-				cmd.(*redis.Cmd).SetVal("OK")
-				return nil
-			}})
-			d.Send(request(lua.Lock, "n"))
-			time.Sleep(time.Minute)
-			a.next()
-			for len(a.next()) == 0 { // another attempt fails, and a pause begins
-				time.Sleep(soonRetry)
-			}
-			time.Sleep(time.Second)
-			s.with(func() { s.down = false })
-			close(gate)
-			time.Sleep(2 * soonRetry)
-			require.Equal(t, []string{"subscribed"}, a.next())
-		})
-	})
 	t.Run("refused", func(t *testing.T) {
 		s := &station{refuses: true}
 		listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
@@ -418,28 +391,6 @@ func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 			if gone.Load() {
 				<-ctx.Done()
 				return nil, ctx.Err()
-			}
-			return dial(ctx, network, addr)
-		}
-	})
-}
-
-// Until a subscription has failed, the server is not suspected: the client may take long to connect to it.
-func TestFirstSubscriptionMayTakeLong(t *testing.T) {
-	s := &station{}
-	var dials atomic.Int32
-	listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
-		for range 40 {
-			require.Empty(t, a.next())
-			d.Send(request(lua.Lock, "n"))
-			time.Sleep(grace / 20)
-		}
-		require.Equal(t, []string{"subscribed"}, a.next())
-	}, func(o *redis.Options) {
-		dial := o.Dialer
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials.Add(1) == 1 {
-				time.Sleep(2 * grace)
 			}
 			return dial(ctx, network, addr)
 		}
