@@ -103,8 +103,8 @@ func (c *Client) unknown(now time.Time, instances []string) []string {
 }
 
 // readLabels asks the servers for labels. It sends a request for each label if keys may be on different
-// servers. Client.mu guards the labels that it returns, by instance. done is given when no more of them need
-// be waited for.
+// servers. It returns the labels by instance, as they arrive; Client.mu guards them. done is given once
+// enough servers have answered, or all have.
 func (c *Client) readLabels(instances []string) (labels map[string]string, done signal) {
 	labels, done = make(map[string]string), newSignal()
 	together, left, enough := len(instances), len(c.dispatch), len(c.dispatch)/2+1

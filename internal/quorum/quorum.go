@@ -46,8 +46,8 @@ const (
 	// mostFlying is the largest number of requests in flight to one server that someone waits for. It is small
 	// enough that a server with a thousand answers a second does not count as slow.
 	mostFlying = 256
-	// mostLate is the same for requests that nobody waits for. If thousands of calls give up together, other
-	// requests do not wait behind all of theirs.
+	// mostLate is the same for requests that nobody waits for. If thousands of calls give up, or begin to wait,
+	// at the same time, other requests do not wait behind all of theirs.
 	mostLate = 64
 	// atOnce is the largest number of bids that one call of Tick or Flush advances. The others are due
 	// immediately after.
@@ -131,7 +131,7 @@ type Request struct {
 	sent   time.Time
 	bid    *bid
 	number uint64        // of the vote
-	news   int           // vote.news when a request for a vote was made
+	news   int           // of a request for a vote: vote.news when it was made
 	notes  time.Duration // the lease that the mark is to record
 	slept  time.Duration // Quorum.slept when it was made; of one about a mark
 	fanout *fanout       // or nil
@@ -283,7 +283,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 			if reply.More {
 				q.proceed(now, s, r.lock)
 			}
-			// The reply to the first run is lost, which may have contained grants.
+			// The reply to the first run is lost. It may have named waiters that were let in.
 			if reply.Code == protocol.DoneBefore {
 				q.messagesLost(now, s)
 			}

@@ -1160,8 +1160,8 @@ func TestWaiterThatCollectsIsAnswered(t *testing.T) {
 	}
 }
 
-// What a waiter gives back to the servers other than the home does not go before what calls wait for: a crowd
-// that begins to wait gives back many votes.
+// A call that begins to wait at the home gives back its other votes, and those requests go behind what calls
+// wait for. A crowd sends thousands of them.
 func TestWaiterGivesBackLate(t *testing.T) {
 	const home = 0
 	r, _ := asking(t)

@@ -41,7 +41,7 @@ type vote struct {
 	reported   bool              // a message reported the vote before the reply to a request did
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // server.subscriptions when it was last asked; -1 to ask again
-	seen       int               // news when the last request was made whose reply said that the vote is cast
+	seen       int               // news at the last request whose reply confirmed the vote
 	sought     time.Time         // when a hold that lacks the vote last asked for it
 	losses     int               // server.losses when the vote got its name
 }
@@ -80,8 +80,8 @@ func (v *vote) refresh() {
 // waits reports whether the claim waits in the server's queue, with no request in flight.
 func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
-// news returns how often there was reason to doubt what is known of the vote: the message may be lost that it
-// was dropped by force, or a ForceUnlock of this client may have dropped it.
+// news returns how often the vote may have been dropped unnoticed: by a ForceUnlock whose message was lost
+// before the subscription was established again, or by one of this client.
 func (v *vote) news() int { return v.server.subscribed + v.bid.lock.forced[v.server.index] }
 
 // counts reports whether the server has voted with a token, and has set the lease by a request that was not

@@ -20,7 +20,7 @@ local function release(until_ms, how, at_least)
   expire()
   serve()
   if string.sub(record, 1, DIGITS) <= number then -- or else the release comes late, and the slot was used again
-    tombstone(slot, number, how)
+    tombstone(slot, number, how) -- after the above: see give_up
   end
   if waiting > 0 and not is_write(holder) and ends() < until_ms then
     ask_first()
@@ -47,7 +47,7 @@ local function give_up()
   end
   expire()
   serve()
-  tombstone(slot, number, 'void') -- after all that may write of a claim before in the same slot: a failover can bring one back
+  tombstone(slot, number, 'void') -- last: a failover can bring back an earlier claim of the slot, which the above may have let in
   if waiting > 0 then
     ask(behind)
     if was_first then
